@@ -1,0 +1,203 @@
+"""Rules between fields. Each yields every problem it sees, so that one run shows them all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ...errors import Problem
+
+if TYPE_CHECKING:
+    from . import Config
+
+
+def cross_problems(config: Config) -> Iterator[Problem]:
+    """Yield what is wrong between fields that are each right by themselves.
+
+    `Problem.path` names the key to change; all keys that a rule looks at are spelled out in
+    its message.
+    """
+    yield from _batch(config)
+    yield from _schedule(config)
+    yield from _adapter(config)
+    yield from _precision(config)
+    yield from _data(config)
+    yield from _evaluation(config)
+
+
+def _batch(c: Config) -> Iterator[Problem]:
+    if c.batch_size is not None and c.gradient_accumulation_steps is not None:
+        yield Problem(
+            ("batch_size",),
+            "batch_size and gradient_accumulation_steps both say how large a step is",
+            "keep one of the two",
+        )
+    elif c.batch_size is not None and c.batch_size % c.micro_batch_size:
+        yield Problem(
+            ("batch_size",),
+            f"batch_size {c.batch_size} is no multiple of micro_batch_size {c.micro_batch_size}",
+            f"use {-(-c.batch_size // c.micro_batch_size) * c.micro_batch_size}, "
+            "or another micro_batch_size",
+        )
+
+
+def _schedule(c: Config) -> Iterator[Problem]:
+    if c.warmup_steps is not None and c.warmup_ratio is not None:
+        yield Problem(
+            ("warmup_ratio",), "warmup_steps and warmup_ratio are both set", "keep one of the two"
+        )
+    if c.warmup_steps is not None and c.warmup_steps > 1 and c.warmup_steps % 1:
+        yield Problem(
+            ("warmup_steps",),
+            f"warmup_steps must be a whole number or a share below 1, not {c.warmup_steps:g}",
+        )
+    for name in ("cosine_min_lr_ratio", "lr_decay_ratio"):
+        wanted = "cosine" if name.startswith("cosine") else "warmup_stable_decay"
+        if name in c.model_fields_set and c.lr_scheduler != wanted:
+            yield Problem(
+                (name,),
+                f"{name} has no effect with lr_scheduler: {c.lr_scheduler}",
+                f"remove it, or use lr_scheduler: {wanted}",
+            )
+    if c.lr_scheduler == "constant" and (c.warmup_steps or c.warmup_ratio):
+        yield Problem(
+            ("lr_scheduler",),
+            "lr_scheduler: constant has no warm-up, but warmup_steps or warmup_ratio is set",
+            "use lr_scheduler: constant_with_warmup, or remove the warm-up",
+        )
+
+
+def _adapter(c: Config) -> Iterator[Problem]:
+    if c.adapter is None:
+        names = (
+            "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "lora_target_linear",
+            "lora_modules_to_save", "lora_model_dir", "peft_use_dora", "peft_use_rslora",
+            "peft_init_lora_weights",
+        )  # fmt: skip
+        for name in names:
+            value = getattr(c, name)
+            if name in c.model_fields_set and value not in (None, False, [], 0.0):
+                yield Problem(
+                    (name,), f"{name} has no effect without an adapter",
+                    "set adapter: lora, or remove the key",
+                )  # fmt: skip
+        for name in ("load_in_4bit", "load_in_8bit"):
+            if getattr(c, name):
+                yield Problem(
+                    (name,), f"{name}: a quantized base cannot be trained in full",
+                    "set adapter: qlora (4 bits) or adapter: lora (8 bits), or remove the key",
+                )  # fmt: skip
+        return
+    for name in ("lora_r", "lora_alpha"):
+        if getattr(c, name) is None and c.lora_model_dir is None:
+            yield Problem((name,), f"adapter: {c.adapter} needs {name}", f"for example {name}: 16")
+    if c.adapter == "qlora" and not c.load_in_4bit:
+        yield Problem(
+            ("load_in_4bit",), "adapter: qlora needs load_in_4bit: true",
+            "set it, or use adapter: lora",
+        )  # fmt: skip
+    if c.adapter == "lora" and c.load_in_4bit:
+        yield Problem(
+            ("adapter",), "load_in_4bit: true goes with adapter: qlora", "set adapter: qlora"
+        )
+    if c.load_in_4bit and c.load_in_8bit:
+        yield Problem(("load_in_8bit",), "load_in_4bit and load_in_8bit are both true", "keep one")
+    if c.lora_target_modules is not None and c.lora_target_linear:
+        yield Problem(
+            ("lora_target_linear",),
+            "lora_target_linear: true takes every linear layer, and lora_target_modules names some",
+            "keep one of the two",
+        )
+    if c.unfrozen_parameters:
+        yield Problem(
+            ("unfrozen_parameters",), "unfrozen_parameters is for full fine-tuning",
+            "with an adapter use lora_modules_to_save",
+        )  # fmt: skip
+
+
+def _precision(c: Config) -> Iterator[Problem]:
+    if c.bf16 is True and c.fp16:
+        yield Problem(("fp16",), "bf16 and fp16 are both true", "keep one; bf16 is the better")
+
+
+def _data(c: Config) -> Iterator[Problem]:
+    if c.val_set_size >= 1 and c.val_set_size % 1:
+        yield Problem(
+            ("val_set_size",),
+            f"val_set_size {c.val_set_size:g} is neither a share below 1 nor a whole number",
+        )
+    if c.test_datasets and c.val_set_size:
+        yield Problem(
+            ("val_set_size",), "val_set_size and test_datasets both give evaluation rows",
+            "keep one of the two",
+        )  # fmt: skip
+    if c.chat_template == "jinja" and c.chat_template_jinja is None:
+        yield Problem(
+            ("chat_template_jinja",), "chat_template: jinja needs chat_template_jinja",
+            "set it to a Jinja text or to a file that holds one",
+        )  # fmt: skip
+    if c.chat_template_jinja is not None and c.chat_template not in ("jinja", "tokenizer_default"):
+        yield Problem(
+            ("chat_template",), "chat_template and chat_template_jinja name two templates",
+            "keep one of the two",
+        )  # fmt: skip
+    if c.min_sample_len > c.sequence_len:
+        yield Problem(
+            ("min_sample_len",),
+            f"min_sample_len {c.min_sample_len} is above sequence_len {c.sequence_len}: "
+            "every row would be dropped",
+        )
+    if c.sample_packing and c.pad_to_sequence_len is False:
+        yield Problem(
+            ("pad_to_sequence_len",), "packs always have the length sequence_len",
+            "remove pad_to_sequence_len: false, or sample_packing",
+        )  # fmt: skip
+
+
+def _evaluation(c: Config) -> Iterator[Problem]:
+    for verb, strategy, steps, per_epoch in (
+        ("eval", c.eval_strategy, c.eval_steps, c.evals_per_epoch),
+        ("save", c.save_strategy, c.save_steps, c.saves_per_epoch),
+    ):
+        if steps is not None and per_epoch is not None:
+            yield Problem(
+                (f"{verb}_steps",), f"{verb}_steps and {verb}s_per_epoch are both set",
+                "keep one of the two",
+            )  # fmt: skip
+        if strategy == "steps" and steps is None:
+            yield Problem((f"{verb}_steps",), f"{verb}_strategy: steps needs {verb}_steps")
+        if steps is not None and strategy not in (None, "steps"):
+            yield Problem(
+                (f"{verb}_strategy",),
+                f"{verb}_steps has no effect with {verb}_strategy: {strategy}",
+                f"use {verb}_strategy: steps, or remove one",
+            )
+        if per_epoch is not None and strategy not in (None, "epoch"):
+            yield Problem(
+                (f"{verb}_strategy",),
+                f"{verb}s_per_epoch has no effect with {verb}_strategy: {strategy}",
+                f"remove one of the two",
+            )
+        if steps is not None and steps > 1 and steps % 1:
+            yield Problem((f"{verb}_steps",), f"{verb}_steps must be whole, or a share below 1")
+    evaluates = bool(c.test_datasets or c.val_set_size)
+    if not evaluates:
+        wants = {
+            "early_stopping_patience": c.early_stopping_patience is not None,
+            "load_best_model_at_end": c.load_best_model_at_end,
+            "save_strategy": c.save_strategy == "best",
+        }
+        for name, wanted in wants.items():
+            if wanted:
+                yield Problem(
+                    (name,), f"{name} needs an evaluation, and there are no evaluation rows",
+                    "set val_set_size or test_datasets",
+                )  # fmt: skip
+    elif c.eval_strategy == "no" and (
+        c.early_stopping_patience or c.load_best_model_at_end or c.save_strategy == "best"
+    ):
+        yield Problem(
+            ("eval_strategy",),
+            "early_stopping_patience, load_best_model_at_end and save_strategy: best need "
+            "evaluations, and eval_strategy is no",
+        )

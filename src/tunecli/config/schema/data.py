@@ -1,0 +1,121 @@
+"""Where rows come from, how they become tokens, which of them are trained."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from .base import Count, Section
+
+FileType = Literal["json", "jsonl", "parquet", "csv", "arrow"]
+TrainOnEnd = Literal["all", "turn", "last", "none"]
+
+
+class MessageMappings(Section):
+    """Names of a message's properties in the data, by their name in the chat template."""
+
+    role: str = "role"
+    """Property that holds who speaks."""
+    content: str = "content"
+    """Property that holds the text."""
+
+
+class DatasetEntry(Section):
+    """One data source and its format."""
+
+    path: str = Field(min_length=1)
+    """File, folder, glob, saved `datasets` directory, or Hub id. What exists locally never
+    touches the network."""
+    type: str = "chat_template"
+    """Format: `chat_template`, `alpaca`, `completion`, `input_output`, `tokenized`, or one
+    registered with `tunecli.register_format`."""
+    ds_type: FileType | None = None
+    """Kind of file, where the name does not tell."""
+    data_files: str | list[str] | None = None
+    """Files or globs inside a folder or Hub repository."""
+    name: str | None = None
+    """Configuration of a Hub dataset."""
+    split: str = "train"
+    """Split to read; slices such as `train[:1%]` work for Hub data."""
+    revision: str | None = None
+    """Branch, tag or commit on the Hub."""
+
+    field: str = "text"
+    """`completion`: field with the text."""
+    field_messages: str = "messages"
+    """`chat_template`: field with the list of messages."""
+    field_tools: str = "tools"
+    """`chat_template`: field with the list of tool definitions, if a row has one."""
+    field_instruction: str = "instruction"
+    """`alpaca`: field with the task."""
+    field_input: str = "input"
+    """`alpaca`: field with further input, may be missing or empty."""
+    field_output: str = "output"
+    """`alpaca`: field with the answer."""
+    message_property_mappings: MessageMappings = Field(default_factory=MessageMappings)
+    """Names of role and content in a message."""
+    message_field_role: str | None = None
+    """The same as `message_property_mappings.role`."""
+    message_field_content: str | None = None
+    """The same as `message_property_mappings.content`."""
+    roles: dict[str, list[str]] = Field(default_factory=dict)
+    """Role names of the data, by the template's role: `{assistant: [gpt, model]}`. The usual
+    names (human, gpt, model, ...) are known."""
+
+    chat_template: str | None = None
+    """Template for this source; see the key of the same name at the top."""
+    chat_template_jinja: str | None = None
+    """Jinja text or file for this source; see the key of the same name at the top."""
+    roles_to_train: list[str] = Field(default_factory=lambda: ["assistant"])
+    """`chat_template`: roles whose turns are trained."""
+    train_on_eos: TrainOnEnd = "turn"
+    """`chat_template`: which end-of-turn tokens are trained: those of trained turns (`turn`),
+    of the last trained turn (`last`), of every turn (`all`), or none."""
+    train_on_last_turn_only: bool = False
+    """`chat_template`: train only the last turn of `roles_to_train` in each row."""
+    drop_system_message: bool = False
+    """`chat_template`: remove system messages of the data."""
+
+
+class DataConfig(Section):
+    """Data sources, formats, lengths, packing and the prepared cache."""
+
+    datasets: Annotated[list[DatasetEntry], Field(min_length=1)]
+    """Sources to train on; several are concatenated."""
+    test_datasets: list[DatasetEntry] = Field(default_factory=list)
+    """Sources to evaluate on, instead of a share of `datasets`."""
+    val_set_size: Annotated[int | float, Field(ge=0)] = 0
+    """Rows kept for evaluation: a share below 1, or a whole number of rows from 1 on.
+    `0`: no evaluation."""
+
+    chat_template: str = "tokenizer_default"
+    """`tokenizer_default`, a built-in name (`chatml`), `jinja` (with `chat_template_jinja`),
+    or a Jinja text."""
+    chat_template_jinja: str | None = None
+    """A Jinja text, or a file that holds one."""
+    default_system_message: str | None = None
+    """System prompt for conversations that have none."""
+    eot_tokens: list[str] = Field(default_factory=list)
+    """Texts that end a turn, where they are neither the tokenizer's eos nor a special token."""
+    train_on_inputs: bool = False
+    """`alpaca`: train the prompt, too."""
+
+    excess_length_strategy: Literal["drop", "truncate", "raise"] = "drop"
+    """What happens to rows above `sequence_len`. Both counts are reported."""
+    min_sample_len: Annotated[int, Field(ge=0)] = 0
+    """Rows with fewer tokens are dropped (and counted)."""
+    sample_packing: bool = False
+    """Put several rows into one of `sequence_len`, isolated from each other."""
+    eval_sample_packing: bool | None = None
+    """The same for evaluation; left out, as for training."""
+    pad_to_sequence_len: bool | None = None
+    """Pad every batch to `sequence_len`. Left out: yes when packed, else to the longest row."""
+    dataset_exact_deduplication: bool = False
+    """Keep only the first of rows that are equal after tokenization."""
+    shuffle_merged_datasets: bool = True
+    """Shuffle rows each epoch. `false`: the order of the sources."""
+    dataset_prepared_path: str = "last_run_prepared"
+    """Folder of the prepared cache."""
+    dataset_processes: Count | None = None
+    """Processes that tokenize; left out, one for each core."""
