@@ -6,7 +6,6 @@ by the command (or by the caller of the Python API) and handed down; nothing her
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -172,6 +171,3 @@ class _PlainTask:
         )
 
 
-def default_reporter() -> Reporter:
-    """Return the reporter that Python callers get when they pass none."""
-    return Reporter(quiet=not sys.stderr.isatty())

@@ -35,7 +35,7 @@ class TrainingConfig(Section):
     num_epochs: Amount = 1
     """Passes over the data; may be a fraction."""
     max_steps: Count | None = None
-    """Optimizer steps at most; shortens or lengthens the run that `num_epochs` asks for."""
+    """Optimizer steps of the run, whatever `num_epochs` says."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 42
     """Seed of the order of rows, of dropout, of the split and of fresh weights."""
 

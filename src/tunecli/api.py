@@ -1,0 +1,212 @@
+"""The product as functions: what the commands call, and what Python programs may call."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from .builder import (
+    build,
+    build_eval_loader,
+    build_mesh,
+    build_model,
+    build_vocabulary,
+    check_ids,
+    check_local,
+)
+from .config import dump_config, redact
+from .data import PrepareReport, prepare
+from .errors import ConfigError, ModelError, Problem
+from .export.merge import base_dtype, merge_adapter
+from .files import write_text
+from .model.loading import is_adapter_dir, load_model
+from .model.precision import Precision
+from .model.saving import save_model
+from .reporter import Reporter
+from .training.evaluate import Evaluation
+from .training.evaluate import evaluate as evaluate_rows
+from .training.loop import RESULT, Trainer, TrainResult
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from .config import Config
+    from .model.tokenizer import Vocabulary
+
+MERGED = "merged"
+
+
+def preprocess(config: Config, reporter: Reporter | None = None) -> PrepareReport:
+    """Read, tokenize, mask and cache the data; training then starts from the cache.
+
+    Raises:
+        ConfigError, DataError, ModelError: See `tunecli.errors`.
+    """
+    check_local(config)
+    reporter = reporter or _reporter()
+    return prepare(config, build_vocabulary(config).tokenizer, reporter).report
+
+
+def train(config: Config, reporter: Reporter | None = None) -> TrainResult:
+    """Train, and write the final model (or adapter) to `output_dir`.
+
+    Raises:
+        TunecliError: See `tunecli.errors` for what can go wrong.
+    """
+    reporter = reporter or _reporter()
+    job = build(config, reporter)
+    _set_aside(config, reporter)
+    result = Trainer(job).run()
+    with reporter.task("writing the final model", None):
+        save_model(
+            job.model,
+            job.vocabulary.tokenizer,
+            job.output_dir,
+            dtype=None if config.adapter else _final_dtype(config),
+        )
+    reporter.info(f"done: {job.output_dir}")
+    return result
+
+
+def _final_dtype(config: Config) -> torch.dtype:
+    """Full weights are written in the type that the base model came in."""
+    return torch.float32 if config.reinit_weights else base_dtype(config)
+
+
+def _set_aside(config: Config, reporter: Reporter) -> None:
+    """Move an earlier run's directory away, unless this run goes on from it.
+
+    Mixed with new ones, its checkpoints would be resumed from or pruned as if they belonged to
+    this run; removing them is not ours to do.
+    """
+    directory = Path(config.output_dir).expanduser()
+    resumes = config.resume_from_checkpoint or config.auto_resume_from_checkpoints
+    is_run = (directory / RESULT).exists() or any(directory.glob("checkpoint-*"))
+    here = Path.cwd().resolve()
+    if resumes or not is_run or directory.resolve() in (here, *here.parents):
+        return
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    aside = directory.with_name(f"{directory.name}.{stamp}")
+    shutil.move(directory, aside)
+    reporter.info(f"{directory} holds an earlier run: moved to {aside}")
+
+
+def merge(
+    config: Config,
+    reporter: Reporter | None = None,
+    adapter: str | Path | None = None,
+    output: str | Path | None = None,
+) -> Path:
+    """Merge a trained adapter into its base model; return the directory that holds the result.
+
+    Args:
+        config: The configuration that the adapter was trained with.
+        reporter: Whom to tell.
+        adapter: Directory of the adapter: `lora_model_dir`, else `output_dir`, if left out.
+        output: Where to write: `merged` in `output_dir` if left out.
+
+    Raises:
+        ConfigError: The configuration has no adapter.
+        ModelError: See `tunecli.export.merge.merge_adapter`.
+    """
+    if config.adapter is None:
+        message = "there is no adapter to merge: full fine-tuning writes a whole model already"
+        raise ConfigError([Problem(("adapter",), message)])
+    check_local(config)
+    reporter = reporter or _reporter()
+    run = Path(config.output_dir).expanduser()
+    source = Path(adapter or _trained_adapter(config)).expanduser()
+    target = Path(output).expanduser() if output else run / MERGED
+    precision = Precision(torch.float32, torch.device("cpu"))
+    vocabulary = build_vocabulary(config)
+    merge_adapter(config, vocabulary, precision, source, target, reporter)
+    write_text(target / "config.yaml", dump_config(config))
+    return target
+
+
+def _trained_adapter(config: Config) -> Path:
+    run = Path(config.output_dir).expanduser()
+    if is_adapter_dir(run) or config.lora_model_dir is None:
+        return run
+    return Path(config.lora_model_dir)
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """What `evaluate` measured, and of which model."""
+
+    model: str
+    eval_loss: float
+    perplexity: float
+    eval_trained_tokens: int
+
+
+def evaluate(
+    config: Config, reporter: Reporter | None = None, model_dir: str | Path | None = None
+) -> EvaluationResult:
+    """Measure the loss of a trained model over the evaluation rows of `config`.
+
+    Args:
+        config: The configuration that the model was trained with.
+        reporter: Whom to tell.
+        model_dir: A model, an adapter or a checkpoint: `output_dir` if left out.
+
+    Raises:
+        ConfigError: The configuration has no evaluation rows.
+        ModelError: There is no such model.
+    """
+    if not (config.val_set_size or config.test_datasets):
+        message = "there are no evaluation rows"
+        remedy = "set val_set_size or test_datasets"
+        raise ConfigError([Problem(("val_set_size",), message, remedy)])
+    check_local(config)
+    reporter = reporter or _reporter()
+    mesh = build_mesh(config)
+    precision = Precision.from_config(config, mesh.device)
+    vocabulary = build_vocabulary(config)
+    data = prepare(config, vocabulary.tokenizer, reporter)
+    assert data.eval is not None
+    path = Path(model_dir or config.output_dir).expanduser()
+    model = load_trained(config, vocabulary, precision, path)
+    check_ids(model, data.eval)
+    loader = build_eval_loader(config, data.eval, mesh, vocabulary.tokenizer.pad_token_id)
+    result: Evaluation = evaluate_rows(model, loader, precision, reporter)
+    perplexity = torch.tensor(result.loss, dtype=torch.float64).exp().item()
+    return EvaluationResult(str(path), result.loss, perplexity, result.trained_tokens)
+
+
+def load_trained(
+    config: Config, vocabulary: Vocabulary, precision: Precision, path: Path
+) -> PreTrainedModel:
+    """Load a final model, an adapter on its base, or the weights of a checkpoint folder.
+
+    Raises:
+        ModelError: `path` holds none of these.
+    """
+    from .training.checkpoint import MANIFEST, load_weights, read_checkpoint
+
+    if (path / MANIFEST).is_file():
+        read_checkpoint(path)
+        model = build_model(config, vocabulary, precision)
+        load_weights(path, model, adapter=config.adapter is not None)
+    elif is_adapter_dir(path):
+        adapter = config.model_copy(update={"lora_model_dir": str(path)})
+        model = build_model(adapter, vocabulary, precision)
+    elif (path / "config.json").is_file():
+        plain = config.model_copy(
+            update={"base_model": str(path), "reinit_weights": False, "revision_of_model": None}
+        )
+        model = load_model(plain, vocabulary, precision)
+    else:
+        raise ModelError(f"{path} holds no model, adapter or checkpoint: train first")
+    return model.eval()
+
+
+def _reporter() -> Reporter:
+    """Python callers who pass no reporter see warnings only, and never a secret."""
+    return Reporter(quiet=True, clean=redact)

@@ -1,0 +1,180 @@
+"""The one place where a configuration becomes the parts of a run.
+
+Read it top to bottom: mesh, numeric types, tokenizer, data, model, optimizer. What can be
+refused cheaply is refused before weights are read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from .config import local_problems
+from .data import BatchLoader, TokenRows, prepare, resolve_template
+from .errors import ConfigError, ModelError, Problem
+from .model.adapter import add_adapter
+from .model.attention import check_isolation
+from .model.loading import load_model, select_trained
+from .model.precision import Precision
+from .model.tokenizer import Vocabulary, load_tokenizer
+from .parallel import Layout, Mesh
+from .training.loop import Job
+from .training.optimizer import build_optimizer, check_optimizer
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel
+
+    from .config import Config
+    from .reporter import Reporter
+
+
+def check_local(config: Config) -> None:
+    """Raise a `ConfigError` with every problem that the files on this machine show."""
+    if problems := local_problems(config):
+        raise ConfigError(problems)
+
+
+def build_mesh(config: Config) -> Mesh:
+    """Make the mesh of this process."""
+    layout = Layout.from_config(config, world_size=1)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return Mesh(layout, rank=0, device=device)
+
+
+def build_vocabulary(config: Config) -> Vocabulary:
+    """Load the tokenizer and give it the chat template that the configuration names."""
+    vocabulary = load_tokenizer(config)
+    vocabulary.tokenizer.chat_template = resolve_template(
+        config.chat_template, config.chat_template_jinja, vocabulary.tokenizer
+    )
+    return vocabulary
+
+
+def build_model(
+    config: Config, vocabulary: Vocabulary, precision: Precision
+) -> PreTrainedModel | PeftModel:
+    """Load the model, wrap it in its adapter, and set up what training needs of it."""
+    model = load_model(config, vocabulary, precision)
+    if config.adapter:
+        model = add_adapter(model, config, vocabulary)
+    else:
+        select_trained(model, config.unfrozen_parameters)
+    if config.gradient_checkpointing:
+        reentrant = config.gradient_checkpointing_kwargs.use_reentrant
+        # Renamed in transformers 5.20; the older name goes in 6.
+        enable = getattr(model, "activation_checkpointing_enable", None)
+        (enable or model.gradient_checkpointing_enable)({"use_reentrant": reentrant})
+        # The reentrant kind drops gradients of layers whose input needs none.
+        if reentrant and config.adapter:
+            model.enable_input_require_grads()
+    model.train()
+    return model
+
+
+def build_loader(config: Config, rows: TokenRows, mesh: Mesh, pad_id: int) -> BatchLoader:
+    """Make the loader of training batches."""
+    per_pass = config.micro_batch_size * mesh.layout.data_ranks
+    if config.batch_size is not None and config.batch_size % per_pass:
+        message = (
+            f"batch_size {config.batch_size} is no multiple of micro_batch_size "
+            f"{config.micro_batch_size} x {mesh.layout.data_ranks} data-parallel ranks"
+        )
+        raise ConfigError([Problem(("batch_size",), message)])
+    accumulation = config.gradient_accumulation_steps or (config.batch_size or per_pass) // per_pass
+    return BatchLoader(
+        rows,
+        micro_batch_size=config.micro_batch_size,
+        accumulation=accumulation,
+        dp_rank=mesh.data_rank,
+        dp_size=mesh.layout.data_ranks,
+        sequence_len=config.sequence_len,
+        packing=config.sample_packing,
+        pad_to=_pad_to(config, config.sample_packing),
+        pad_id=pad_id,
+        seed=config.seed,
+        shuffle=config.shuffle_merged_datasets,
+    )
+
+
+def build_eval_loader(config: Config, rows: TokenRows, mesh: Mesh, pad_id: int) -> BatchLoader:
+    """Make the loader of evaluation batches: in order, one pass."""
+    packing = config.sample_packing
+    if config.eval_sample_packing is not None:
+        packing = config.eval_sample_packing
+    return BatchLoader(
+        rows,
+        micro_batch_size=config.eval_batch_size or config.micro_batch_size,
+        accumulation=1,
+        dp_rank=mesh.data_rank,
+        dp_size=mesh.layout.data_ranks,
+        sequence_len=config.sequence_len,
+        packing=packing,
+        pad_to=_pad_to(config, packing),
+        pad_id=pad_id,
+        seed=config.seed,
+        shuffle=False,
+    )
+
+
+def _pad_to(config: Config, packing: bool) -> int | None:
+    pad = packing if config.pad_to_sequence_len is None else config.pad_to_sequence_len
+    return config.sequence_len if pad or packing else None
+
+
+def check_ids(model: PreTrainedModel, *parts: TokenRows | None) -> None:
+    """Raise a `ModelError` if a token id has no row in the embedding."""
+    rows = model.get_input_embeddings().weight.shape[0]
+    highest = max(part.max_id for part in parts if part is not None)
+    if highest >= rows:
+        raise ModelError(
+            f"the data holds token id {highest}, but the model's vocabulary has {rows} rows: the "
+            "tokenizer does not belong to this model"
+        )
+
+
+def build(config: Config, reporter: Reporter) -> Job:
+    """Turn a configuration into everything that the training loop needs.
+
+    Raises:
+        ConfigError: Something in the configuration cannot be.
+        DataError: A source, row or template cannot be used, or nothing can be trained.
+        ModelError: Tokenizer or model cannot be loaded, or cannot keep packed documents apart.
+    """
+    check_local(config)
+    check_optimizer(config.optimizer)
+    mesh = build_mesh(config)
+    precision = Precision.from_config(config, mesh.device)
+    vocabulary = build_vocabulary(config)
+    pad_id = vocabulary.tokenizer.pad_token_id
+    data = prepare(config, vocabulary.tokenizer, reporter)
+    train_loader = build_loader(config, data.train, mesh, pad_id)
+    eval_loader = data.eval and build_eval_loader(config, data.eval, mesh, pad_id)
+
+    with reporter.task("loading the model", None):
+        model = build_model(config, vocabulary, precision)
+    check_ids(model, data.train, data.eval)
+    if config.sample_packing:
+        check_isolation(model, precision)
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    total = sum(p.numel() for p in model.parameters())
+    job = Job(
+        config=config,
+        mesh=mesh,
+        precision=precision,
+        vocabulary=vocabulary,
+        model=model,
+        optimizer=build_optimizer(model, config),
+        train_loader=train_loader,
+        eval_loader=eval_loader or None,
+        data_key=data.key,
+        reporter=reporter,
+    )
+    reporter.info(
+        f"{type(model).__name__}: {total:,} parameters, {trained:,} trained; {precision.compute} "
+        f"on {mesh.device}; {train_loader.steps_per_epoch} steps an epoch, "
+        f"{job.total_steps} in all, {train_loader.global_batch} "
+        f"{'packs' if config.sample_packing else 'rows'} a step"
+    )
+    return job

@@ -1,0 +1,38 @@
+"""Data: sources, formats, masks, packing, and the loader of global batches."""
+
+from __future__ import annotations
+
+from .formats import Format, FormatContext, Rendered, Tokens, get_format, register_format
+from .loader import Batch, BatchLoader, StepBatch
+from .packing import plan_packs
+from .prepare import Prepared, prepare, split_rows
+from .report import PrepareReport, SetReport
+from .sources import Part, Source, open_source
+from .store import TokenRows
+from .templates import BUILT_IN, resolve_template
+from .tokenize import Encoder
+
+__all__ = [
+    "BUILT_IN",
+    "Batch",
+    "BatchLoader",
+    "Encoder",
+    "Format",
+    "FormatContext",
+    "Part",
+    "PrepareReport",
+    "Prepared",
+    "Rendered",
+    "SetReport",
+    "Source",
+    "StepBatch",
+    "TokenRows",
+    "Tokens",
+    "get_format",
+    "open_source",
+    "plan_packs",
+    "prepare",
+    "register_format",
+    "resolve_template",
+    "split_rows",
+]

@@ -1,0 +1,270 @@
+"""Where each turn of a conversation stands in the text that a chat template renders.
+
+A template is a program: the text of a turn cannot be had by rendering turns one by one (many
+templates rewrite earlier turns) nor by searching for it (two turns may be equal). Instead the
+conversation is rendered twice: once as it is, and once with each text replaced by a unique
+placeholder, whose surroundings are then the template's own words. Both must agree character by
+character, so that a span is exact or the row is refused. The second rendering depends on the
+shape of a conversation only and is remembered.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import DataError
+from .control import any_of, control_tokens
+from .placeholders import MARKS, TEXT_KEYS, Marks, Message, Place, Shape, hollow, lay_over
+
+Span = tuple[int, int]
+
+MEMORY = 4096
+"""Shapes of conversations that are remembered."""
+
+
+@dataclass(slots=True)
+class Turn:
+    """One message in the rendered text.
+
+    Attributes:
+        start: Where what the speaker says begins, after the template's header.
+        end: Where it ends, before the end-of-turn token.
+        close: Where the end-of-turn token ends; `end` if there is none.
+    """
+
+    start: int
+    end: int
+    close: int
+
+
+@dataclass(slots=True)
+class Conversation:
+    """A rendered conversation.
+
+    Attributes:
+        text: What the template renders.
+        turns: For each message its place in `text`; a text says why there is none.
+        literal: Ranges of `text` that somebody typed and that look like control tokens.
+        generated: Ranges inside the template's generation tags, where they had to be used
+            instead of `turns`.
+    """
+
+    text: str
+    turns: list[Turn | str]
+    literal: list[Span] = field(default_factory=list)
+    generated: list[Span] | None = None
+
+
+class ChatRenderer:
+    """Renders conversations with one template and finds their turns.
+
+    Args:
+        tokenizer: Gives the control tokens and the values of `bos_token` and so on.
+        template: Jinja text.
+        eot_tokens: Texts that end a turn, besides what the template itself shows.
+    """
+
+    def __init__(self, tokenizer: Any, template: str, eot_tokens: Sequence[str] = ()) -> None:
+        self.template = template
+        self.variables = dict(tokenizer.special_tokens_map)
+        self.control = control_tokens(tokenizer)
+        # Texts that the template may look for inside a message: they stay in the placeholder.
+        tags = set(re.findall(r"</?[^\s<>'\"]{1,40}>|\[/?[A-Z_]{1,40}\]", template))
+        tags -= self.control.texts
+        self._tags = re.compile(f"({any_of(tags).pattern})")
+        self._has_tags = re.search(r"\{%-?\s*generation\s*-?%\}", template) is not None
+        self._layouts: dict[str, list[str]] = {}
+        self.headers: list[str] = []
+        self.ends = {text for text in (tokenizer.eos_token, *eot_tokens) if text}
+        self.shows_end = self._learn()
+        self._breaks = any_of(self.control.texts | self.ends)
+
+    def _learn(self) -> bool:
+        """Learn how the template opens the assistant's turns and how it ends turns."""
+        user, assistant = "\ue000u\ue001", "\ue000a\ue001"
+        probe = [{"role": "user", "content": user}, {"role": "assistant", "content": assistant}]
+        try:
+            done = self.text(probe)
+            asked = self.text([*probe, probe[0]])
+            prompted = self.text([*probe, probe[0]], add_generation_prompt=True)
+        except DataError:
+            return True  # A template that refuses the probe may still take the rows.
+        if done.count(user) != 1 or done.count(assistant) != 1:
+            return True
+        between = done.split(user)[1].split(assistant)[0]
+        after = done.split(assistant)[1]
+        prompt = prompted[len(asked) :] if prompted.startswith(asked) else ""
+        # The prompt may hold more than the header (an opened think block, for instance), or
+        # nothing, where the user's turn ends in what opens the answer ("[/INST]").
+        self.headers = [text for text in (prompt, between.rstrip()) if text.strip()]
+        ended = [after]
+        if prompt and prompt in between:
+            ended.append(between[: between.rfind(prompt)])
+        for gap in ended:
+            if match := self.control.pattern.search(gap):
+                self.ends.add(match.group())
+        return bool(any_of(self.ends).search(after))
+
+    def text(self, messages: list[Message], tools: Any = None, **options: Any) -> str:
+        """Return what the template renders.
+
+        Raises:
+            DataError: The template refuses the conversation.
+        """
+        return self._render(messages, tools, **options)[0]
+
+    def _render(
+        self, messages: list[Message], tools: Any = None, **options: Any
+    ) -> tuple[str, list[list[Span]]]:
+        from jinja2 import TemplateError
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        try:
+            texts, generated = render_jinja_template(
+                [messages], tools, chat_template=self.template, **options, **self.variables
+            )
+        except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
+            raise DataError(f"the chat template refuses the row: {error}") from None
+        return texts[0], generated
+
+    def render(self, messages: list[Message], tools: Any = None) -> Conversation:
+        """Render a conversation and find its turns.
+
+        Args:
+            messages: With `role`, and `content` (text) or `tool_calls`.
+            tools: Definitions of tools, or `None`.
+
+        Raises:
+            DataError: The template refuses the row, or changes its texts in a way that leaves
+                their places unknown, or the row holds control tokens where no text belongs.
+        """
+        self._check_structure(messages, tools)
+        text = self.text(messages, tools)
+        marks = next((m for m in MARKS if m[0] not in text and m[1] not in text), None)
+        shape = hollow(messages, marks, self._tags) if marks else Shape()
+        places = marks and self._align(text, shape, tools, marks)
+        if not (marks and places):
+            return self._by_tags(text, messages, tools)
+        literal = [
+            (place.start + start, place.start + end)
+            for place in places
+            for start, end in self.control.find(text[place.start : place.end])
+        ]
+        turns = list(self._turns(text, shape, places, marks))
+        return Conversation(text, turns, literal)
+
+    def _check_structure(self, messages: list[Message], tools: Any) -> None:
+        extras = [
+            {k: v for k, v in m.items() if k not in TEXT_KEYS} for m in messages if len(m) > 2
+        ]
+        if extras or tools:
+            for part in (extras, tools):
+                if match := self.control.pattern.search(json.dumps(part, ensure_ascii=False)):
+                    raise DataError(
+                        f"control token {match.group()!r} inside a tool definition, a tool call or "
+                        "another property of a message: it would act as one"
+                    )
+
+    def _align(self, text: str, shape: Shape, tools: Any, marks: Marks) -> list[Place] | None:
+        """Return where each slot stands in `text`, in order; `None` if the shapes differ."""
+        key = json.dumps([shape.messages, tools])
+        layout = self._layouts.get(key)
+        places = layout and lay_over(text, layout, shape.texts)
+        if not places:
+            # Also if it was remembered: a template may show the time of day.
+            rendered = self.text(shape.messages, tools)
+            layout = re.split(f"{marks[0]}(\\d+){marks[1]}", rendered)
+            places = lay_over(text, layout, shape.texts)
+            if len(self._layouts) >= MEMORY:
+                self._layouts.clear()
+            self._layouts[key] = layout
+        return places or None
+
+    def _turns(
+        self, text: str, shape: Shape, places: list[Place], marks: Marks
+    ) -> Iterator[Turn | str]:
+        anchors: dict[int, Place] = {}
+        twice: set[int] = set()
+        for place in places:
+            # The first place of a slot counts: replies may repeat the name of the tool.
+            if anchors.setdefault(place.slot, place) is not place:
+                twice.add(shape.owners[place.slot])
+        order = list(anchors.values())
+        own: list[list[int]] = [[] for _ in shape.messages]
+        for k, place in enumerate(order):
+            own[shape.owners[place.slot]].append(k)
+        for index, message in enumerate(shape.messages):
+            mine = own[index]
+            if not mine:
+                yield "the template leaves its text out"
+            elif index in twice and not message.get("tool_calls"):
+                yield "the template shows its text twice"
+            elif mine[-1] - mine[0] >= len(mine):
+                yield "the template mixes its text with that of another message"
+            else:
+                before = order[mine[0] - 1].end if mine[0] else 0
+                after = order[mine[-1] + 1].start if mine[-1] + 1 < len(order) else len(text)
+                yield self._turn(
+                    text, message, (before, after), order[mine[0]], order[mine[-1]], marks
+                )
+
+    def _turn(
+        self, text: str, message: Message, bounds: Span, first: Place, last: Place, marks: Marks
+    ) -> Turn | str:
+        """Return the turn whose slots reach from `first` to `last`.
+
+        `bounds` are the end of the slot before them and the start of the one after them.
+        """
+        before, after = bounds
+        content = message.get("content") or ""
+        calls = bool(message.get("tool_calls"))
+        start = self._opening(text[before : first.start]) if message["role"] == "assistant" else -1
+        if start >= 0:
+            start += before
+        elif calls:
+            return "where it begins cannot be told from the template"
+        else:
+            # No header to go by: the text itself, with the white space and tags before its slot.
+            own = content.split(marks[0])[0]
+            start = first.start
+            for lead in (own, own.lstrip()):
+                if text.endswith(lead, before, first.start):
+                    start -= len(lead)
+                    break
+        for match in self._breaks.finditer(text, last.end, after):
+            if match.group() in self.ends:
+                return Turn(start, match.start(), match.end())
+            if not calls:
+                break  # The next turn's header: this one has no end token.
+        if calls:
+            return "where its tool call ends cannot be told: add its end token to eot_tokens"
+        tail = re.search(r"\s*$", content).group()  # type: ignore[union-attr]
+        end = last.end + (len(tail) if text.startswith(tail, last.end, after) else 0)
+        return Turn(start, end, end)
+
+    def _opening(self, gap: str) -> int:
+        """Return where the assistant begins to speak in the text before its first slot, or -1."""
+        for header in self.headers:
+            at = gap.rfind(header)
+            if at >= 0:
+                return at + len(header)
+        return -1
+
+    def _by_tags(self, text: str, messages: list[Message], tools: Any) -> Conversation:
+        """Use the template's generation tags: it changes texts, so that they cannot be found."""
+        if not self._has_tags:
+            raise DataError(
+                "the chat template changes the text of the messages, so that the trained parts "
+                "cannot be found; put {% generation %} ... {% endgeneration %} around what the "
+                "assistant says in the template"
+            )
+        if any(self.control.find(str(m.get(k, ""))) for m in messages for k in TEXT_KEYS):
+            raise DataError("the row holds a control token in its text, and the chat template "
+                            "changes that text: it would act as one")  # fmt: skip
+        generated = self._render(messages, tools, return_assistant_tokens_mask=True)[1][0]
+        why = "the template changes its text"
+        return Conversation(text, [why] * len(messages), [], [(a, b) for a, b in generated])

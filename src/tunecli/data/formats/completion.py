@@ -1,0 +1,18 @@
+"""`completion`: plain text, trained from end to end."""
+
+from __future__ import annotations
+
+from .base import Format, Rendered, Row, register_format, text_field
+
+
+@register_format("completion")
+class Completion(Format):
+    """Trains the whole text and the eos after it.
+
+    The row is the final text: control tokens written in it are control tokens.
+    """
+
+    def encode(self, row: Row) -> Rendered:
+        """Return the text."""
+        text = text_field(row, self.entry.field)
+        return Rendered(text, [(0, len(text))], append_eos=True)

@@ -1,0 +1,124 @@
+"""Tokenized rows on disk: flat arrays, memory-mapped.
+
+Flat arrays instead of Arrow tables, because each access is a slice: no decoding, no Python
+object for rows that nobody asked for, and appending while the rows stream by needs no memory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .tokenize import IGNORE, Encoded, IntArray
+
+Origin = tuple[int, int]
+"""Index of the file, and line or row in it."""
+
+COLUMNS = {"ids": np.int32, "labels": np.int32, "length": np.int32, "trained": np.int32,
+           "part": np.int32, "number": np.int64}  # fmt: skip
+
+
+class RowWriter:
+    """Appends rows to the files of a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True)
+        self._directory = directory
+        self._files = {name: (directory / f"{name}.bin").open("wb") for name in COLUMNS}
+        self._max_id = -1
+
+    def __enter__(self) -> RowWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        for file in self._files.values():
+            file.close()
+
+    def write(self, rows: Sequence[Encoded], origins: Sequence[Origin]) -> None:
+        """Append rows; `origins` says where each comes from."""
+        if not rows:
+            return
+        ids = np.concatenate([row.ids for row in rows])
+        labels = np.concatenate([row.labels for row in rows])
+        values: dict[str, npt.ArrayLike] = {
+            "ids": ids,
+            "labels": labels,
+            "length": [len(row.ids) for row in rows],
+            "trained": [targets(row.labels) for row in rows],
+            "part": [part for part, _ in origins],
+            "number": [number for _, number in origins],
+        }
+        for name, value in values.items():
+            self._files[name].write(np.asarray(value, COLUMNS[name]).tobytes())
+        self._max_id = max(self._max_id, int(ids.max()), int(labels.max()))
+
+    def close(self, places: Sequence[str]) -> None:
+        """Finish; `places` are the texts before a row's number in its origin, by part."""
+        for file in self._files.values():
+            file.close()
+        meta = {"max_id": self._max_id, "places": list(places)}
+        (self._directory / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+
+
+def targets(labels: IntArray) -> int:
+    """Return how many positions of a row have a trained successor."""
+    return int(np.count_nonzero(labels[1:] != IGNORE))
+
+
+class TokenRows:
+    """Rows of tokens, or some of them; memory-mapped, nothing is copied until asked for.
+
+    Attributes:
+        lengths: Tokens of each row, int32 [rows].
+        trained: Trained targets of each row, int32 [rows]: labels from the second position on
+            that are not -100. The first token of a row is never a target.
+        max_id: Highest token id or label of the whole store, -1 if there is none.
+    """
+
+    def __init__(self, directory: Path, index: npt.NDArray[np.int64] | None = None) -> None:
+        meta = json.loads((directory / "meta.json").read_text(encoding="utf-8"))
+        self._directory = directory
+        self._columns = {name: _mapped(directory / f"{name}.bin", kind)
+                         for name, kind in COLUMNS.items()}  # fmt: skip
+        lengths = self._columns["length"]
+        self._offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+        self._index = np.arange(len(lengths)) if index is None else index
+        self._places: list[str] = meta["places"]
+        self.max_id: int = meta["max_id"]
+        self.lengths: IntArray = np.asarray(lengths)[self._index]
+        self.trained: IntArray = np.asarray(self._columns["trained"])[self._index]
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def select(self, index: npt.NDArray[np.int64]) -> TokenRows:
+        """Return some of the rows, in the order of `index`."""
+        return TokenRows(self._directory, self._index[index])
+
+    def row(self, i: int) -> tuple[IntArray, IntArray]:
+        """Return ids and labels of row `i`, int32 [tokens] each; labels are not shifted."""
+        stored = self._index[i]
+        part = slice(self._offsets[stored], self._offsets[stored + 1])
+        return self._columns["ids"][part], self._columns["labels"][part]
+
+    def origin(self, i: int) -> str:
+        """Return file and line (or row) where row `i` comes from."""
+        stored = self._index[i]
+        place = self._places[self._columns["part"][stored]]
+        return f"{place}{self._columns['number'][stored]}"
+
+
+def _mapped(path: Path, kind: type) -> npt.NDArray[Any]:
+    # An empty file cannot be mapped.
+    if path.stat().st_size == 0:
+        return np.zeros(0, kind)
+    return np.memmap(path, kind, mode="r")

@@ -1,0 +1,147 @@
+"""From text with trained spans to ids and labels, by the offsets of the tokens."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import DataError
+from .control import control_tokens
+from .formats.base import Rendered, Span, Tokens
+
+IGNORE = -100
+"""Label of a position that is not trained."""
+
+IntArray = npt.NDArray[np.int32]
+
+
+@dataclass(slots=True)
+class Encoded:
+    """Ids and labels of one row, both int32 [tokens]; labels equal the ids where trained."""
+
+    ids: IntArray
+    labels: IntArray
+
+
+class Encoder:
+    """Tokenizes rendered rows in batches.
+
+    A token is trained if it lies inside a trained span; white space at its front does not count,
+    because many tokenizers glue the space before a word to the word. A token that reaches over
+    the edge of a span otherwise is not trained. All tokens of a character that is split over
+    several tokens share its place, and so their fate.
+
+    Bos (or whatever the tokenizer puts before a text) comes exactly once: it is added unless the
+    text begins with it already.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        from tokenizers import Tokenizer
+
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if not isinstance(backend, Tokenizer):
+            raise DataError(
+                f"{type(tokenizer).__name__} has no fast tokenizer, which masks need: convert it "
+                "once with AutoTokenizer and save_pretrained"
+            )
+        # A copy: post-processors trim offsets and add tokens, and settings of the user's
+        # tokenizer (truncation, padding) must neither apply nor change.
+        self.serialized: str = backend.to_str()
+        self._backend = Tokenizer.from_str(self.serialized)
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        probe = self._backend.encode("a")
+        inner = probe.special_tokens_mask.index(0) if 0 in probe.special_tokens_mask else 0
+        self.prefix: list[int] = probe.ids[:inner]
+        self._backend.post_processor = None
+        self.eos: int | None = tokenizer.eos_token_id
+        self._control = control_tokens(tokenizer)
+
+    def encode(self, rows: Sequence[Rendered | Tokens]) -> list[Encoded]:
+        """Tokenize rows; releases the GIL for most of the time and uses all cores."""
+        plain = [r.text for r in rows if isinstance(r, Rendered) and not r.literal]
+        encodings = iter(self._backend.encode_batch(plain, add_special_tokens=False))
+        return [
+            Encoded(np.array(row.input_ids, np.int32), np.array(row.labels, np.int32))
+            if isinstance(row, Tokens)
+            else self._finish(row, *self._tokenize(row, encodings))
+            for row in rows
+        ]
+
+    def _tokenize(self, row: Rendered, encodings: Any) -> tuple[list[int], list[Span]]:
+        if not row.literal:
+            encoding = next(encodings)
+            return encoding.ids, encoding.offsets
+        ids: list[int] = []
+        offsets: list[Span] = []
+        for start, end, as_text in self._pieces(row):
+            self._backend.encode_special_tokens = as_text
+            encoding = self._backend.encode(row.text[start:end], add_special_tokens=False)
+            ids += encoding.ids
+            offsets += [(a + start, b + start) for a, b in encoding.offsets]
+        self._backend.encode_special_tokens = False
+        return ids, offsets
+
+    def _pieces(self, row: Rendered) -> list[tuple[int, int, bool]]:
+        """Cut the text at the real control tokens around those that were typed.
+
+        Tokenizers cut there anyway, so that the rest comes out as it always does.
+        """
+        typed = set(row.literal)
+        real = [span for span in self._control.find(row.text) if span not in typed]
+        pieces: list[tuple[int, int, bool]] = []
+        done = 0
+        for start, end in row.literal:
+            if start < done:
+                continue  # In the same piece as the one before.
+            left = max((b for _, b in real if b <= start), default=0)
+            right = min((a for a, _ in real if a >= end), default=len(row.text))
+            pieces += [(done, left, False), (left, right, True)]
+            done = right
+        return [*pieces, (done, len(row.text), False)]
+
+    def _finish(self, row: Rendered, ids: list[int], offsets: list[Span]) -> Encoded:
+        shift = 0
+        if self.prefix and ids[: len(self.prefix)] != self.prefix:
+            ids = self.prefix + ids
+            shift = len(self.prefix)
+        eos = row.append_eos and self.eos is not None
+        if eos and (not ids or ids[-1] != self.eos):
+            ids = [*ids, self.eos]  # type: ignore[list-item]
+        array = np.array(ids, np.int32)
+        labels = np.full(len(ids), IGNORE, np.int32)
+        for first, last in trained_tokens(row.text, offsets, row.spans):
+            labels[first + shift : last + shift] = array[first + shift : last + shift]
+        if eos:
+            labels[-1] = array[-1]
+        return Encoded(array, labels)
+
+
+def trained_tokens(
+    text: str, offsets: Sequence[Span], spans: Sequence[Span]
+) -> list[tuple[int, int]]:
+    """Return the ranges of tokens that are trained.
+
+    Args:
+        text: The row.
+        offsets: Range of characters of each token, in order.
+        spans: Trained ranges of characters.
+    """
+    ranges = []
+    for start, end in spans:
+        first = bisect_left(offsets, (start,))
+        while first > 0:
+            left, right = offsets[first - 1]
+            if not (right > start and text[left:start].isspace()):
+                break
+            first -= 1
+        last = bisect_left(offsets, (end,))
+        while last > first and offsets[last - 1][1] > end:
+            last -= 1
+        ranges.append((first, last))
+    return ranges

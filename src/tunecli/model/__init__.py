@@ -1,0 +1,1 @@
+"""Tokenizer, weights, adapters, attention and loss."""

@@ -1,0 +1,422 @@
+"""The training loop, top to bottom.
+
+A step reads one global batch, adds up the losses of its tokens, divides once by their number,
+clips, and updates. Everything else (metrics, evaluation, checkpoints) happens between steps.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from ..config import dump_config
+from ..errors import CheckpointError, TrainingError
+from ..files import write_json, write_text
+from ..model.loss import token_loss_sum
+from ..model.saving import save_tokenizer
+from . import checkpoint as ckpt
+from .evaluate import Evaluation, evaluate
+from .metrics import MetricsLog, peak_memory_gib
+from .schedule import Calendar, Schedule
+from .state import TrainState
+from .trackers import Trackers
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from ..config import Config
+    from ..data import BatchLoader, StepBatch
+    from ..model.precision import Precision
+    from ..model.tokenizer import Vocabulary
+    from ..parallel import Mesh
+    from ..reporter import Reporter
+
+RESULT = "result.json"
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that a run works with, as the builder made it.
+
+    Attributes:
+        config: The effective configuration.
+        mesh: Where this process stands.
+        precision: Numeric types.
+        vocabulary: The tokenizer.
+        model: With its adapter, on the device, in training mode.
+        optimizer: Over the trained parameters.
+        train_loader: Global batches by epoch and index.
+        eval_loader: Evaluation batches, if there are evaluation rows.
+        data_key: Identity of the prepared data.
+        reporter: Whom to tell.
+    """
+
+    config: Config
+    mesh: Mesh
+    precision: Precision
+    vocabulary: Vocabulary
+    model: PreTrainedModel
+    optimizer: torch.optim.Optimizer
+    train_loader: BatchLoader
+    eval_loader: BatchLoader | None
+    data_key: str
+    reporter: Reporter
+
+    @property
+    def output_dir(self) -> Path:
+        """Directory of the run."""
+        return Path(self.config.output_dir).expanduser()
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        if self.config.max_steps is not None:
+            return self.config.max_steps
+        return math.ceil(self.config.num_epochs * self.train_loader.steps_per_epoch)
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """How a run ended.
+
+    Attributes:
+        output_dir: Where the final model is.
+        steps: Optimizer steps made, earlier parts of a resumed run included.
+        loss: Last logged training loss.
+        eval_loss: Last evaluation loss.
+        best_step: Step of the best evaluation.
+        best_checkpoint: Its checkpoint, if it was saved.
+        stopped_early: Whether patience ran out.
+        tokens: Tokens read.
+        trained_tokens: Targets trained.
+        seconds: Time in training steps.
+    """
+
+    output_dir: str
+    steps: int
+    loss: float | None
+    eval_loss: float | None
+    best_step: int | None
+    best_checkpoint: str | None
+    stopped_early: bool
+    tokens: int
+    trained_tokens: int
+    seconds: float
+
+
+class Trainer:
+    """Runs one job from its start, or from a checkpoint, to its end."""
+
+    def __init__(self, job: Job) -> None:
+        config, total = job.config, job.total_steps
+        epoch = job.train_loader.steps_per_epoch
+        self.job = job
+        self.total = total
+        self.schedule = Schedule.from_config(config, total)
+        self.saves = Calendar.from_keys(
+            config.save_strategy,
+            config.save_steps,
+            config.saves_per_epoch,
+            total=total,
+            epoch=epoch,
+        )
+        self.evaluations = Calendar.from_keys(
+            "no" if job.eval_loader is None else config.eval_strategy,
+            config.eval_steps,
+            config.evals_per_epoch,
+            total=total,
+            epoch=epoch,
+        )
+        self.scaler = torch.amp.GradScaler(
+            job.precision.device.type, enabled=job.precision.compute == torch.float16
+        )
+        self.state = TrainState()
+        self.last_loss: float | None = None
+        self.last_evaluation: Evaluation | None = None
+        self.saved_step: int | None = None
+        self._depends_on: dict[str, Any] = {
+            "data": job.data_key,
+            "seed": config.seed,
+            "steps_per_epoch": epoch,
+            "rows_per_step": job.train_loader.global_batch,
+            "adapter": config.adapter,
+        }
+
+    def run(self) -> TrainResult:
+        """Train to the end and return how it ended. The final model is not written here.
+
+        Raises:
+            TrainingError: The loss is no number, or stays above the watchdog's threshold.
+            CheckpointError: A checkpoint cannot be read or written.
+        """
+        job = self.job
+        # Dropout must not depend on how much randomness loading and probing used up.
+        torch.manual_seed(job.config.seed)
+        self._resume()
+        job.output_dir.mkdir(parents=True, exist_ok=True)
+        write_text(job.output_dir / "config.yaml", dump_config(job.config))
+        self.metrics = MetricsLog(job.output_dir, self.state.step)
+        self.trackers = Trackers.start(job.config, job.precision.device)
+        stopped_early = False
+        try:
+            with job.reporter.task("training", self.total, "steps") as task:
+                task.advance(self.state.step)
+                for batch in job.train_loader.iterate(self.state.step, self.total):
+                    values = self._step(batch)
+                    status = ""
+                    if self.state.step % job.config.logging_steps == 0 or self._at_end:
+                        status = self._log(values)
+                    task.advance(1, status)
+                    better = self.evaluations.due(self.state.step) and self._evaluate()
+                    if self.saves.due(self.state.step) or (better and self._saves_best):
+                        self._save()
+                    patience = job.config.early_stopping_patience
+                    if patience is not None and self.state.stale_evaluations >= patience:
+                        stopped_early = not self._at_end
+                        break
+        finally:
+            self.trackers.finish()
+        if stopped_early:
+            job.reporter.info(
+                f"stopped early: {self.state.stale_evaluations} evaluations without a better "
+                f"loss than {self.state.best_loss:.6g} (step {self.state.best_step})"
+            )
+        if job.config.load_best_model_at_end and self.state.best_step is not None:
+            self._load_best()
+        result = self._result(stopped_early)
+        write_json(job.output_dir / RESULT, result.__dict__)
+        return result
+
+    @property
+    def _at_end(self) -> bool:
+        return self.state.step == self.total
+
+    @property
+    def _saves_best(self) -> bool:
+        config = self.job.config
+        return config.save_strategy == "best" or config.load_best_model_at_end
+
+    def _step(self, batch: StepBatch) -> dict[str, float]:
+        """Make one optimizer step; return loss sum, gradient norm and learning rate."""
+        job = self.job
+        start = time.perf_counter()
+        rate = job.config.learning_rate * self.schedule.factor(self.state.step)
+        for group in job.optimizer.param_groups:
+            group["lr"] = rate
+        loss_sum = torch.zeros((), device=job.precision.device)
+        for micro_batch in batch.micro_batches:
+            micro_batch = micro_batch.to(job.precision.device)
+            with job.precision.autocast():
+                loss = token_loss_sum(
+                    job.model, micro_batch.input_ids, micro_batch.position_ids, micro_batch.labels
+                )
+            # One division by the count of the whole step: a mean of means would weigh the
+            # tokens of short rows, short windows and lightly loaded ranks more than others.
+            self.scaler.scale(loss / batch.trained_tokens).backward()
+            loss_sum += loss.detach()
+        self.scaler.unscale_(job.optimizer)
+        norm = clip_gradients(job.model, job.config.max_grad_norm)
+        values = {"loss_sum": loss_sum.item(), "grad_norm": norm.item(), "learning_rate": rate}
+        self._check_finite(values)
+        self.scaler.step(job.optimizer)
+        self.scaler.update()
+        job.optimizer.zero_grad(set_to_none=True)
+        seconds = time.perf_counter() - start
+
+        state = self.state
+        state.step += 1
+        state.epoch = state.step / job.train_loader.steps_per_epoch
+        state.tokens += batch.tokens
+        state.trained_tokens += batch.trained_tokens
+        state.seconds += seconds
+        sums = {
+            "loss_sum": values["loss_sum"],
+            "trained_tokens": batch.trained_tokens,
+            "tokens": batch.tokens,
+            "seconds": seconds,
+        }
+        for name, value in sums.items():
+            state.interval[name] = state.interval.get(name, 0) + value
+        return values
+
+    def _check_finite(self, values: dict[str, float]) -> None:
+        bad = [name for name in ("loss_sum", "grad_norm") if not math.isfinite(values[name])]
+        if self.scaler.is_enabled() and "loss_sum" not in bad:
+            # With fp16 an overflow of the scaled gradients is ordinary: the scaler skips the step.
+            return
+        if bad:
+            name = bad[0].removesuffix("_sum").replace("grad_norm", "gradient norm")
+            raise TrainingError(
+                f"the {name} of step {self.state.step + 1} is {values[bad[0]]}: stopped before "
+                "the update, so checkpoints before it are good. Usual causes: learning_rate "
+                f"{self.job.config.learning_rate:g} too high, no warm-up, fp16 instead of bf16, "
+                "or damaged base weights"
+            )
+
+    def _log(self, values: dict[str, float]) -> str:
+        """Write a line of metrics over the steps since the last one; return it for the screen."""
+        state, sums = self.state, self.state.interval
+        loss = sums["loss_sum"] / sums["trained_tokens"]
+        line = {
+            "step": state.step,
+            "epoch": state.epoch,
+            "loss": loss,
+            "grad_norm": values["grad_norm"],
+            "learning_rate": values["learning_rate"],
+            "tokens": state.tokens,
+            "trained_tokens": state.trained_tokens,
+            "tokens_per_second": sums["tokens"] / max(sums["seconds"], 1e-9),
+            "memory_gib": peak_memory_gib(self.job.precision.device),
+            "seconds": state.seconds,
+        }
+        state.interval = {}
+        self.last_loss = loss
+        self.metrics.write(line)
+        self.trackers.log({f"train/{k}": v for k, v in line.items() if k != "step"}, state.step)
+        self._watch(loss)
+        return (
+            f"loss {loss:.4f}, lr {line['learning_rate']:.2e}, grad {line['grad_norm']:.3g}, "
+            f"{line['tokens_per_second']:,.0f} tok/s, {line['memory_gib']:.2f} GiB"
+        )
+
+    def _watch(self, loss: float) -> None:
+        threshold = self.job.config.loss_watchdog_threshold
+        if threshold is None:
+            return
+        self.state.high_losses = self.state.high_losses + 1 if loss > threshold else 0
+        if self.state.high_losses >= self.job.config.loss_watchdog_patience:
+            raise TrainingError(
+                f"the loss stood above loss_watchdog_threshold {threshold:g} for "
+                f"{self.state.high_losses} logged steps, up to step {self.state.step}"
+            )
+
+    def _evaluate(self) -> bool:
+        """Evaluate, log, and return whether the loss is the best so far."""
+        job, state = self.job, self.state
+        assert job.eval_loader is not None
+        result = evaluate(job.model, job.eval_loader, job.precision, job.reporter)
+        self.last_evaluation = result
+        line = {
+            "step": state.step,
+            "epoch": state.epoch,
+            "eval_loss": result.loss,
+            "eval_trained_tokens": result.trained_tokens,
+        }
+        self.metrics.write(line)
+        self.trackers.log({"eval/loss": result.loss}, state.step)
+        better = state.best_loss is None or result.loss < state.best_loss
+        if better:
+            state.best_loss, state.best_step, state.stale_evaluations = result.loss, state.step, 0
+        else:
+            state.stale_evaluations += 1
+        job.reporter.info(
+            f"step {state.step}: evaluation loss {result.loss:.4f} "
+            f"({result.trained_tokens:,} tokens)" + (", the best so far" if better else "")
+        )
+        return better
+
+    def _save(self) -> None:
+        job, state = self.job, self.state
+        if self.scaler.is_enabled():
+            state.scaler = self.scaler.state_dict()
+
+        def extras(directory: Path) -> None:
+            write_text(directory / "config.yaml", dump_config(job.config))
+            save_tokenizer(job.vocabulary.tokenizer, job.model, directory)
+
+        path = ckpt.save_checkpoint(
+            job.output_dir,
+            job.model,
+            None if job.config.save_only_model else job.optimizer,
+            state,
+            self._depends_on,
+            adapter=job.config.adapter is not None,
+            extras=extras,
+            rank=job.mesh.rank,
+        )
+        self.saved_step = state.step
+        ckpt.prune(job.output_dir, job.config.save_total_limit, state.best_step)
+        job.reporter.info(f"step {state.step}: saved {path}")
+
+    def _load_best(self) -> None:
+        job, step = self.job, self.state.best_step
+        if step == self.state.step:
+            return
+        path = job.output_dir / f"checkpoint-{step}"
+        ckpt.read_checkpoint(path)
+        ckpt.load_weights(path, job.model, adapter=job.config.adapter is not None)
+        job.reporter.info(f"the final model is that of the best evaluation, step {step}")
+
+    def _resume(self) -> None:
+        job = self.job
+        found = _resume_from(job)
+        if found is None:
+            return
+        changed = {
+            name: (saved, self._depends_on[name])
+            for name, saved in found.depends_on.items()
+            if saved != self._depends_on.get(name)
+        }
+        if changed:
+            lines = ", ".join(f"{name}: {old} -> {new}" for name, (old, new) in changed.items())
+            raise CheckpointError(
+                f"{found.path} belongs to another run ({lines}). Resuming would repeat or skip "
+                "rows. Restore those settings, or start anew in another output_dir"
+            )
+        self.state = ckpt.restore(
+            found,
+            job.model,
+            job.optimizer,
+            adapter=job.config.adapter is not None,
+            rank=job.mesh.rank,
+        )
+        if self.state.scaler:
+            self.scaler.load_state_dict(self.state.scaler)
+        job.reporter.info(f"resumed from {found.path}, step {self.state.step} of {self.total}")
+
+    def _result(self, stopped_early: bool) -> TrainResult:
+        state = self.state
+        best = self.job.output_dir / f"checkpoint-{state.best_step}"
+        return TrainResult(
+            output_dir=str(self.job.output_dir),
+            steps=state.step,
+            loss=self.last_loss,
+            eval_loss=self.last_evaluation.loss if self.last_evaluation else None,
+            best_step=state.best_step,
+            best_checkpoint=str(best) if best.is_dir() else None,
+            stopped_early=stopped_early,
+            tokens=state.tokens,
+            trained_tokens=state.trained_tokens,
+            seconds=state.seconds,
+        )
+
+
+def _resume_from(job: Job) -> ckpt.Checkpoint | None:
+    """Find the checkpoint that the configuration asks to resume from, if any."""
+    wanted = job.config.resume_from_checkpoint
+    if isinstance(wanted, str) and wanted != "auto":
+        return ckpt.read_checkpoint(Path(wanted).expanduser())
+    if wanted or job.config.auto_resume_from_checkpoints:
+        found = ckpt.find_checkpoint(job.output_dir, job.reporter)
+        if found is None:
+            job.reporter.info(f"no checkpoint in {job.output_dir}: training starts at step 0")
+        return found
+    return None
+
+
+def clip_gradients(model: nn.Module, max_norm: float) -> torch.Tensor:
+    """Scale the gradients down to a total norm of `max_norm` (0: leave them); return the norm.
+
+    The norm is the 2-norm over all gradients, before clipping.
+    """
+    parameters = [p for p in model.parameters() if p.grad is not None]
+    norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    if max_norm > 0:
+        nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
+    return norm
