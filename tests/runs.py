@@ -6,9 +6,23 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
 from toys import write_model_dir
 
+from tunecli.builder import build
 from tunecli.config import Config
+from tunecli.parallel import Layout, Mesh
+from tunecli.parallel.processes import Processes
+from tunecli.reporter import Reporter
+from tunecli.training.loop import Job
+
+CPU = torch.device("cpu")
+ALONE = Mesh(Layout(), 0, CPU)
+
+
+def build_job(config: Config) -> Job:
+    """The parts of a run in one process."""
+    return build(config, Processes(0, 1, 0, CPU), Reporter(quiet=True))
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:

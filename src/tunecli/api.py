@@ -6,13 +6,14 @@ import shutil
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .builder import (
     build,
     build_eval_loader,
+    build_loss,
     build_mesh,
     build_model,
     build_vocabulary,
@@ -24,10 +25,13 @@ from .data import PrepareReport, prepare
 from .errors import ConfigError, ModelError, Problem
 from .export.merge import base_dtype, merge_adapter
 from .files import write_text
-from .model.loading import is_adapter_dir, load_model
+from .model.loading import is_adapter_dir, load_model_config
 from .model.precision import Precision
 from .model.saving import save_model
+from .parallel.checks import check_layout
+from .parallel.processes import join_processes
 from .reporter import Reporter
+from .training.checkpoint import MANIFEST, load_weights, read_checkpoint
 from .training.evaluate import Evaluation
 from .training.evaluate import evaluate as evaluate_rows
 from .training.loop import RESULT, Trainer, TrainResult
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
 
     from .config import Config
     from .model.tokenizer import Vocabulary
+    from .parallel import Mesh
 
 MERGED = "merged"
 
@@ -55,22 +60,26 @@ def preprocess(config: Config, reporter: Reporter | None = None) -> PrepareRepor
 def train(config: Config, reporter: Reporter | None = None) -> TrainResult:
     """Train, and write the final model (or adapter) to `output_dir`.
 
+    Under a launcher (torchrun) every process must call this.
+
     Raises:
         TunecliError: See `tunecli.errors` for what can go wrong.
     """
     reporter = reporter or _reporter()
-    job = build(config, reporter)
-    _set_aside(config, reporter)
-    result = Trainer(job).run()
-    with reporter.task("writing the final model", None):
-        save_model(
-            job.model,
-            job.vocabulary.tokenizer,
-            job.output_dir,
-            dtype=None if config.adapter else _final_dtype(config),
-        )
-    reporter.info(f"done: {job.output_dir}")
-    return result
+    with join_processes() as processes:
+        job = build(config, processes, reporter)
+        if job.mesh.is_main:
+            _set_aside(config, reporter)
+        result = Trainer(job).run()
+        with reporter.task("writing the final model", None):
+            save_model(
+                job.model,
+                job.vocabulary.tokenizer,
+                job.output_dir,
+                dtype=None if config.adapter else _final_dtype(config),
+            )
+        reporter.info(f"done: {job.output_dir}")
+        return result
 
 
 def _final_dtype(config: Config) -> torch.dtype:
@@ -166,45 +175,51 @@ def evaluate(
         raise ConfigError([Problem(("val_set_size",), message, remedy)])
     check_local(config)
     reporter = reporter or _reporter()
-    mesh = build_mesh(config)
-    precision = Precision.from_config(config, mesh.device)
-    vocabulary = build_vocabulary(config)
-    data = prepare(config, vocabulary.tokenizer, reporter)
-    assert data.eval is not None
-    path = Path(model_dir or config.output_dir).expanduser()
-    model = load_trained(config, vocabulary, precision, path)
-    check_ids(model, data.eval)
-    loader = build_eval_loader(config, data.eval, mesh, vocabulary.tokenizer.pad_token_id)
-    result: Evaluation = evaluate_rows(model, loader, precision, reporter)
+    with join_processes() as processes:
+        mesh = build_mesh(config, processes)
+        precision = Precision.from_config(config, mesh.device)
+        model_config = load_model_config(config)
+        check_layout(config, model_config, mesh.layout)
+        loss = build_loss(config, mesh, model_config)
+        multiple = loss.context.multiple if loss.context else 1
+        vocabulary = build_vocabulary(config)
+        data = prepare(config, vocabulary.tokenizer, reporter)
+        assert data.eval is not None
+        path = Path(model_dir or config.output_dir).expanduser()
+        model = load_trained(config, vocabulary, precision, mesh, path)
+        check_ids(model, data.eval)
+        pad_id = vocabulary.tokenizer.pad_token_id
+        loader = build_eval_loader(config, data.eval, mesh, pad_id, multiple)
+        result: Evaluation = evaluate_rows(model, loader, loss, mesh, precision, reporter)
     perplexity = torch.tensor(result.loss, dtype=torch.float64).exp().item()
     return EvaluationResult(str(path), result.loss, perplexity, result.trained_tokens)
 
 
 def load_trained(
-    config: Config, vocabulary: Vocabulary, precision: Precision, path: Path
+    config: Config, vocabulary: Vocabulary, precision: Precision, mesh: Mesh, path: Path
 ) -> PreTrainedModel:
     """Load a final model, an adapter on its base, or the weights of a checkpoint folder.
 
     Raises:
         ModelError: `path` holds none of these.
     """
-    from .training.checkpoint import MANIFEST, load_weights, read_checkpoint
-
     if (path / MANIFEST).is_file():
         read_checkpoint(path)
-        model = build_model(config, vocabulary, precision)
+        model = build_model(config, vocabulary, precision, mesh)
         load_weights(path, model, adapter=config.adapter is not None)
-    elif is_adapter_dir(path):
-        adapter = config.model_copy(update={"lora_model_dir": str(path)})
-        model = build_model(adapter, vocabulary, precision)
+        return model.eval()
+    if is_adapter_dir(path):
+        changes: dict[str, Any] = {"lora_model_dir": str(path)}
     elif (path / "config.json").is_file():
-        plain = config.model_copy(
-            update={"base_model": str(path), "reinit_weights": False, "revision_of_model": None}
-        )
-        model = load_model(plain, vocabulary, precision)
+        changes = {
+            "base_model": str(path),
+            "adapter": None,
+            "reinit_weights": False,
+            "revision_of_model": None,
+        }
     else:
         raise ModelError(f"{path} holds no model, adapter or checkpoint: train first")
-    return model.eval()
+    return build_model(config.model_copy(update=changes), vocabulary, precision, mesh).eval()
 
 
 def _reporter() -> Reporter:

@@ -8,23 +8,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
 from .config import local_problems
 from .data import BatchLoader, TokenRows, prepare, resolve_template
 from .errors import ConfigError, ModelError, Problem
 from .model.adapter import add_adapter
 from .model.attention import check_isolation
-from .model.loading import load_model, select_trained
+from .model.loading import load_model, load_model_config, select_trained
+from .model.loss import TokenLoss
 from .model.precision import Precision
 from .model.tokenizer import Vocabulary, load_tokenizer
 from .parallel import Layout, Mesh
+from .parallel.checks import check_layout
+from .parallel.context import ContextSplit, choose_backend
+from .parallel.parallelize import parallelize
+from .parallel.processes import Processes
 from .training.loop import Job
 from .training.optimizer import build_optimizer, check_optimizer
 
 if TYPE_CHECKING:
     from peft import PeftModel
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel
 
     from .config import Config
     from .reporter import Reporter
@@ -36,11 +39,14 @@ def check_local(config: Config) -> None:
         raise ConfigError(problems)
 
 
-def build_mesh(config: Config) -> Mesh:
-    """Make the mesh of this process."""
-    layout = Layout.from_config(config, world_size=1)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return Mesh(layout, rank=0, device=device)
+def build_mesh(config: Config, processes: Processes) -> Mesh:
+    """Lay the processes out as the configuration says.
+
+    Raises:
+        ConfigError: The product of the sizes is not the number of processes.
+    """
+    layout = Layout.from_config(config, processes.world_size)
+    return Mesh.start(layout, processes.device)
 
 
 def build_vocabulary(config: Config) -> Vocabulary:
@@ -53,9 +59,9 @@ def build_vocabulary(config: Config) -> Vocabulary:
 
 
 def build_model(
-    config: Config, vocabulary: Vocabulary, precision: Precision
+    config: Config, vocabulary: Vocabulary, precision: Precision, mesh: Mesh
 ) -> PreTrainedModel | PeftModel:
-    """Load the model, wrap it in its adapter, and set up what training needs of it."""
+    """Load the model, wrap it in its adapter, and lay it out over the mesh."""
     model = load_model(config, vocabulary, precision)
     if config.adapter:
         model = add_adapter(model, config, vocabulary)
@@ -69,11 +75,30 @@ def build_model(
         # The reentrant kind drops gradients of layers whose input needs none.
         if reentrant and config.adapter:
             model.enable_input_require_grads()
+    parallelize(model, mesh, config.fsdp_config, precision.compute)
+    model.to(precision.device)
     model.train()
     return model
 
 
-def build_loader(config: Config, rows: TokenRows, mesh: Mesh, pad_id: int) -> BatchLoader:
+def build_loss(config: Config, mesh: Mesh, model_config: PreTrainedConfig) -> TokenLoss:
+    """Make the loss for the mesh: the vocabulary over `tp`, rows over `cp`."""
+    context = None
+    if mesh.layout.cp > 1:
+        backend = choose_backend(
+            config.context_parallel_backend,
+            model_config.num_attention_heads,
+            model_config.num_key_value_heads,
+            mesh.layout.cp,
+            mesh.layout.tp,
+        )
+        context = ContextSplit(mesh, backend)
+    return TokenLoss(mesh.tp_group, mesh.tp_rank, context)
+
+
+def build_loader(
+    config: Config, rows: TokenRows, mesh: Mesh, pad_id: int, multiple: int = 1
+) -> BatchLoader:
     """Make the loader of training batches."""
     per_pass = config.micro_batch_size * mesh.layout.data_ranks
     if config.batch_size is not None and config.batch_size % per_pass:
@@ -95,10 +120,13 @@ def build_loader(config: Config, rows: TokenRows, mesh: Mesh, pad_id: int) -> Ba
         pad_id=pad_id,
         seed=config.seed,
         shuffle=config.shuffle_merged_datasets,
+        multiple=multiple,
     )
 
 
-def build_eval_loader(config: Config, rows: TokenRows, mesh: Mesh, pad_id: int) -> BatchLoader:
+def build_eval_loader(
+    config: Config, rows: TokenRows, mesh: Mesh, pad_id: int, multiple: int = 1
+) -> BatchLoader:
     """Make the loader of evaluation batches: in order, one pass."""
     packing = config.sample_packing
     if config.eval_sample_packing is not None:
@@ -115,6 +143,7 @@ def build_eval_loader(config: Config, rows: TokenRows, mesh: Mesh, pad_id: int) 
         pad_id=pad_id,
         seed=config.seed,
         shuffle=False,
+        multiple=multiple,
     )
 
 
@@ -125,7 +154,7 @@ def _pad_to(config: Config, packing: bool) -> int | None:
 
 def check_ids(model: PreTrainedModel, *parts: TokenRows | None) -> None:
     """Raise a `ModelError` if a token id has no row in the embedding."""
-    rows = model.get_input_embeddings().weight.shape[0]
+    rows = model.config.vocab_size
     highest = max(part.max_id for part in parts if part is not None)
     if highest >= rows:
         raise ModelError(
@@ -134,7 +163,7 @@ def check_ids(model: PreTrainedModel, *parts: TokenRows | None) -> None:
         )
 
 
-def build(config: Config, reporter: Reporter) -> Job:
+def build(config: Config, processes: Processes, reporter: Reporter) -> Job:
     """Turn a configuration into everything that the training loop needs.
 
     Raises:
@@ -144,25 +173,28 @@ def build(config: Config, reporter: Reporter) -> Job:
     """
     check_local(config)
     check_optimizer(config.optimizer)
-    mesh = build_mesh(config)
+    mesh = build_mesh(config, processes)
     precision = Precision.from_config(config, mesh.device)
+    model_config = load_model_config(config)
+    check_layout(config, model_config, mesh.layout)
+    loss = build_loss(config, mesh, model_config)
+    multiple = loss.context.multiple if loss.context else 1
     vocabulary = build_vocabulary(config)
     pad_id = vocabulary.tokenizer.pad_token_id
     data = prepare(config, vocabulary.tokenizer, reporter)
-    train_loader = build_loader(config, data.train, mesh, pad_id)
-    eval_loader = data.eval and build_eval_loader(config, data.eval, mesh, pad_id)
+    train_loader = build_loader(config, data.train, mesh, pad_id, multiple)
+    eval_loader = data.eval and build_eval_loader(config, data.eval, mesh, pad_id, multiple)
 
     with reporter.task("loading the model", None):
-        model = build_model(config, vocabulary, precision)
+        model = build_model(config, vocabulary, precision, mesh)
     check_ids(model, data.train, data.eval)
     if config.sample_packing:
-        check_isolation(model, precision)
-    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    total = sum(p.numel() for p in model.parameters())
+        check_isolation(model, precision, loss)
     job = Job(
         config=config,
         mesh=mesh,
         precision=precision,
+        loss=loss,
         vocabulary=vocabulary,
         model=model,
         optimizer=build_optimizer(model, config),
@@ -171,6 +203,8 @@ def build(config: Config, reporter: Reporter) -> Job:
         data_key=data.key,
         reporter=reporter,
     )
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    total = sum(p.numel() for p in model.parameters())
     reporter.info(
         f"{type(model).__name__}: {total:,} parameters, {trained:,} trained; {precision.compute} "
         f"on {mesh.device}; {train_loader.steps_per_epoch} steps an epoch, "

@@ -40,6 +40,11 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
+def temporary_name(path: Path) -> Path:
+    """Return where `whole_directory` collects the files of `path`."""
+    return path.with_name(f".{path.name}.tmp")
+
+
 @contextmanager
 def whole_directory(path: Path) -> Iterator[Path]:
     """Yield a temporary directory beside `path`; sync it and rename it to `path` at the end.
@@ -48,7 +53,7 @@ def whole_directory(path: Path) -> Iterator[Path]:
     left behind is removed first.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = temporary_name(path)
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:

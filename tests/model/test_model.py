@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from runs import chat_row, run_config, train_lines
+from runs import ALONE, chat_row, run_config, train_lines
 from toys import END, EOS, toy_model, toy_tokenizer, write_model_dir
 
 from tunecli import train
@@ -12,7 +12,8 @@ from tunecli.builder import build_model, build_vocabulary
 from tunecli.errors import ConfigError, MissingDependencyError, ModelError
 from tunecli.model.attention import check_isolation, resolve_attention
 from tunecli.model.loading import load_model
-from tunecli.model.loss import token_loss_sum
+from tunecli.data import Batch
+from tunecli.model.loss import TokenLoss
 from tunecli.model.precision import Precision
 from tunecli.model.saving import turn_end_ids
 
@@ -21,7 +22,7 @@ LORA = {"adapter": "lora", "lora_r": 4, "lora_alpha": 8}
 
 
 def _model(config):
-    return build_model(config, build_vocabulary(config), CPU)
+    return build_model(config, build_vocabulary(config), CPU, ALONE)
 
 
 # Vocabulary
@@ -193,7 +194,7 @@ def test_targets(tmp_path):
 def test_adapter_masters_are_float32_over_a_bf16_base(tmp_path):
     config = run_config(tmp_path, lora_modules_to_save=["lm_head"], tied=False, **LORA)
     precision = Precision(torch.bfloat16, torch.device("cpu"))
-    model = build_model(config, build_vocabulary(config), precision)
+    model = build_model(config, build_vocabulary(config), precision, ALONE)
     for _, parameter in model.named_parameters():
         wanted = torch.float32 if parameter.requires_grad else torch.bfloat16
         assert parameter.dtype == wanted
@@ -233,10 +234,11 @@ def test_packed_documents_are_alone(attention, padding):
     logits = model(input_ids=ids, position_ids=positions, use_cache=False).logits
     assert (logits[0, 6:12] - logits[1, 6:12]).abs().max() <= 1e-6
     labels = torch.tensor([[*first[1:], -100, *second[1:], -100, *[-100] * padding]])
-    packed = token_loss_sum(model, ids[:1], positions[:1], labels)
+    packed = TokenLoss()(model, Batch(ids[:1], labels, positions[:1]))
     alone = sum(
-        token_loss_sum(
-            model, torch.tensor([d]), torch.arange(6)[None], torch.tensor([[*d[1:], -100]])
+        TokenLoss()(
+            model,
+            Batch(torch.tensor([d]), torch.tensor([[*d[1:], -100]]), torch.arange(6)[None]),
         )
         for d in (first, second)
     )
@@ -244,17 +246,17 @@ def test_packed_documents_are_alone(attention, padding):
 
 
 def test_a_leak_is_refused():
-    check_isolation(toy_model(), CPU)
+    check_isolation(toy_model(), CPU, TokenLoss())
     leaking = toy_model()
     forward = leaking.forward
     # What an attention backend does that looks at no positions:
     leaking.forward = lambda position_ids, **arguments: forward(**arguments)
     with pytest.raises(ModelError, match="see each other"):
-        check_isolation(leaking, CPU)
+        check_isolation(leaking, CPU, TokenLoss())
 
 
 def test_backends_by_name():
-    assert resolve_attention("auto") == "sdpa"
+    assert resolve_attention("auto") is None
     assert resolve_attention("eager") == "eager"
     with pytest.raises(MissingDependencyError, match="flash-attn"):
         resolve_attention("flash_attention_2")

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs import chat_rows, metrics, run_config, train_lines
+from runs import build_job, chat_rows, metrics, run_config, train_lines
 from safetensors.torch import load_file
 from toys import ROW2, ROW2_IDS, write_model_dir
 
 from tunecli import train
-from tunecli.builder import build
 from tunecli.errors import CheckpointError
 from tunecli.reporter import Reporter
 from tunecli.training import checkpoint as ckpt
@@ -39,7 +38,7 @@ def _train_until(config, step):
             return super()._step(batch)
 
     with pytest.raises(_Stop):
-        Dying(build(config, Reporter(quiet=True))).run()
+        Dying(build_job(config)).run()
 
 
 @pytest.mark.parametrize(
@@ -132,7 +131,7 @@ def test_an_index_that_names_foreign_code_is_not_run(tmp_path):
 
     index = tmp_path / "out" / "checkpoint-5" / "model" / ".metadata"
     index.write_bytes(pickle.dumps(Evil()))
-    job = build(config, Reporter(quiet=True))
+    job = build_job(config)
     with pytest.raises(CheckpointError):
         ckpt.load_weights(index.parent.parent, job.model, adapter=False)
     assert not marker.exists()
@@ -141,7 +140,7 @@ def test_an_index_that_names_foreign_code_is_not_run(tmp_path):
 def test_a_checkpoint_of_another_shape_is_refused(tmp_path):
     config = run_config(tmp_path, save_steps=5, save_strategy="steps", **LORA)
     train(config)
-    other = build(config.model_copy(update={"lora_r": 8}), Reporter(quiet=True))
+    other = build_job(config.model_copy(update={"lora_r": 8}))
     with pytest.raises(CheckpointError, match="does not fit"):
         ckpt.load_weights(tmp_path / "out" / "checkpoint-5", other.model, adapter=True)
 
@@ -150,7 +149,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_good(tmp_path):
     config = run_config(
         tmp_path, save_steps=1, save_strategy="steps", save_total_limit=1, max_steps=3
     )
-    job = build(config, Reporter(quiet=True))
+    job = build_job(config)
 
     class Limited(Trainer):
         def _save(self):

@@ -1,12 +1,26 @@
-"""Temporary stub; to be replaced."""
-from .schema import Config, DatasetEntry, ParallelConfig
-def load_config(path, overrides=(), note=None):
-    import yaml, pathlib
-    return Config.model_validate(yaml.safe_load(pathlib.Path(path).read_text()))
-def dump_config(c):
-    import yaml
-    return yaml.safe_dump(c.model_dump(mode="json", exclude={"hub_token"}))
-def redact(t): return t
-def redact_tree(t): return t
-def local_problems(c, file=None): return []
-def json_schema(): return Config.model_json_schema()
+"""Configuration: schema, loading, checks and rendering. Imports nothing heavy."""
+
+from .dump import dump_config
+from .jsonschema import json_schema
+from .loader import load_config
+from .local import local_problems
+from .redact import is_secret_key, redact, redact_tree
+from .reference import reference_page
+from .schema import Config, DatasetEntry, FsdpConfig, MessageMappings, ParallelConfig, SpecialTokens
+
+__all__ = [
+    "Config",
+    "DatasetEntry",
+    "FsdpConfig",
+    "MessageMappings",
+    "ParallelConfig",
+    "SpecialTokens",
+    "dump_config",
+    "is_secret_key",
+    "json_schema",
+    "load_config",
+    "local_problems",
+    "redact",
+    "redact_tree",
+    "reference_page",
+]

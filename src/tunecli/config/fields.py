@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from types import NoneType, UnionType
+from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import SecretStr
@@ -131,7 +131,7 @@ def _range_in_words(kind: Kind) -> str:
 def value_in_words(value: Any, path: KeyPath = ()) -> str:
     """Return a value for a message: short, as YAML writes it, secrets hidden."""
     if any(isinstance(step, str) and is_secret_key(step) for step in path):
-        return "what it is (hidden)"
+        return "the hidden value"
     match value:
         case None:
             return "null"
@@ -180,10 +180,6 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
 def allows(annotation: Any, value: Any) -> bool:
     """Tell whether a type takes values like this one, limits and texts aside."""
     accepted = {kind.type for kind in kinds(annotation)}
-    if value is None:
-        return NoneType in accepted
-    if isinstance(value, dict):
-        return dict in accepted or section_of(annotation) is not None
     if isinstance(value, int) and not isinstance(value, bool):
         choices = [choice for kind in kinds(annotation) for choice in kind.choices]
         return bool(accepted & {int, float}) or value in choices

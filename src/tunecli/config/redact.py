@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 from pydantic import SecretStr
@@ -35,9 +37,7 @@ def is_secret_key(name: str) -> bool:
     """
     spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)  # hubToken
     words = [word for word in re.split(r"[^a-z0-9]+", spaced.lower()) if word]
-    if _SECRET_WORDS.intersection(words) or _SECRET_PAIRS.intersection(
-        zip(words, words[1:], strict=False)
-    ):
+    if _SECRET_WORDS.intersection(words) or _SECRET_PAIRS.intersection(pairwise(words)):
         return True
     return words[-1:] == ["token"] and not _TOKEN_OF_TEXT.intersection(words[-2:-1])
 
@@ -46,8 +46,11 @@ def redact(text: str) -> str:
     """Return a text without the secrets that can be recognised in it.
 
     Those are passwords in URLs, values that are assigned to a secret's name (`HF_TOKEN=...`),
-    and tokens of a well-known shape.
+    tokens of a well-known shape, and the values of such variables of the environment.
     """
+    for name, value in os.environ.items():
+        if len(value) >= 8 and value in text and is_secret_key(name):
+            text = text.replace(value, HIDDEN)
     text = _redact_urls(text)
     text = _BEARER.sub(rf"\1{HIDDEN}", text)
     text = _KNOWN_SHAPE.sub(HIDDEN, text)
@@ -75,9 +78,7 @@ def _redact_urls(text: str) -> str:
     if "://" not in text:
         return text
     text = _URL.sub(rf"\1{HIDDEN}@", text)
-    return _QUERY.sub(
-        lambda m: f"{m[1]}{m[2]}={HIDDEN if is_secret_key(m[2]) else m[3]}", text
-    )
+    return _QUERY.sub(lambda m: f"{m[1]}{m[2]}={HIDDEN if is_secret_key(m[2]) else m[3]}", text)
 
 
 def _hide_assigned(match: re.Match[str]) -> str:

@@ -27,7 +27,7 @@ EXPONENT_STARTS = list("-+.0123456789")
 
 MERGE_TAG = "tag:yaml.org,2002:merge"
 SCALAR_TAGS = {f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null")}
-MAX_VALUES = 100_000
+MAX_VALUES = 20_000
 """Values that a file may hold after its aliases are expanded."""
 
 
@@ -133,7 +133,7 @@ def _walk(text: str, file: str) -> tuple[_Walker, Any]:
         raise ConfigError([Problem((), message, remedy, file, *place)]) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        message = f"holds the character #x{ord(str(error.character)):04x}, which YAML forbids"
+        message = f"holds the character #x{_code(error):04x}, which YAML forbids"
         raise ConfigError([Problem((), message, None, file, line)]) from None
     except RecursionError:
         raise ConfigError([Problem((), "is nested too deeply", file=file)]) from None
@@ -192,6 +192,7 @@ class _Walker:
             own[name] = key_node, value_node
             if key_node.tag == MERGE_TAG:
                 merged = self._merge(value_node, path)
+                self.values[path] = _place(node)
         for name, (key_node, value_node) in own.items():
             if key_node.tag != MERGE_TAG:
                 self.keys[(*path, name)] = _place(key_node)
@@ -225,9 +226,7 @@ class _Walker:
             return None
         return str(node.value)
 
-    def _problem(
-        self, node: Node, path: KeyPath, message: str, remedy: str | None = None
-    ) -> None:
+    def _problem(self, node: Node, path: KeyPath, message: str, remedy: str | None = None) -> None:
         line, column = _place(node)
         seen = {(problem.line, problem.column, problem.message) for problem in self.problems}
         if (line, column, message) not in seen:  # an anchor is walked once for each alias
@@ -237,12 +236,17 @@ class _Walker:
         raise ConfigError([Problem(path, message, None, self._file, *_place(node))])
 
 
+def _code(error: yaml.reader.ReaderError) -> int:
+    code: Any = error.character  # an int, whatever the stubs say
+    return int(code)
+
+
 def _place(node: Node) -> Place:
     return node.start_mark.line + 1, node.start_mark.column + 1
 
 
 _SYNTAX = {
-    r"'\\t' that cannot start": ("a tab where YAML wants spaces", "indent with spaces"),
+    r"'\t' that cannot start": ("a tab where YAML wants spaces", "indent with spaces"),
     "mapping values are not allowed": (
         "a colon that does not fit here",
         "put text that holds `: ` in quotes, and indent keys of one level alike",

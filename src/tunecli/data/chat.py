@@ -92,11 +92,11 @@ class ChatRenderer:
             asked = self.text([*probe, probe[0]])
             prompted = self.text([*probe, probe[0]], add_generation_prompt=True)
         except DataError:
-            return True  # A template that refuses the probe may still take the rows.
-        if done.count(user) != 1 or done.count(assistant) != 1:
-            return True
-        between = done.split(user)[1].split(assistant)[0]
-        after = done.split(assistant)[1]
+            return False  # A template that refuses the probe may still take the rows.
+        if done.count(assistant) != 1:
+            return False
+        before, after = done.split(assistant)
+        between = before.split(user)[-1] if user in before else ""
         prompt = prompted[len(asked) :] if prompted.startswith(asked) else ""
         # The prompt may hold more than the header (an opened think block, for instance), or
         # nothing, where the user's turn ends in what opens the answer ("[/INST]").
@@ -158,16 +158,14 @@ class ChatRenderer:
         return Conversation(text, turns, literal)
 
     def _check_structure(self, messages: list[Message], tools: Any) -> None:
-        extras = [
-            {k: v for k, v in m.items() if k not in TEXT_KEYS} for m in messages if len(m) > 2
-        ]
-        if extras or tools:
-            for part in (extras, tools):
-                if match := self.control.pattern.search(json.dumps(part, ensure_ascii=False)):
-                    raise DataError(
-                        f"control token {match.group()!r} inside a tool definition, a tool call or "
-                        "another property of a message: it would act as one"
-                    )
+        plain = {"role", *TEXT_KEYS}
+        extras = [{k: v for k, v in m.items() if k not in plain} for m in messages]
+        for part in (extras if any(extras) else None, tools):
+            if part and (found := self.control.pattern.search(json.dumps(part, ensure_ascii=False))):
+                raise DataError(
+                    f"control token {found.group()!r} inside a tool definition, a tool call or "
+                    "another property of a message: it would act as one"
+                )
 
     def _align(self, text: str, shape: Shape, tools: Any, marks: Marks) -> list[Place] | None:
         """Return where each slot stands in `text`, in order; `None` if the shapes differ."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,20 +110,24 @@ class Encoder:
         if self.prefix and ids[: len(self.prefix)] != self.prefix:
             ids = self.prefix + ids
             shift = len(self.prefix)
-        eos = row.append_eos and self.eos is not None
-        if eos and (not ids or ids[-1] != self.eos):
-            ids = [*ids, self.eos]  # type: ignore[list-item]
+        if row.append_eos:
+            if self.eos is None:
+                raise DataError("the tokenizer has no eos token; set special_tokens.eos_token")
+            if not ids or ids[-1] != self.eos:
+                ids = [*ids, self.eos]
         array = np.array(ids, np.int32)
         labels = np.full(len(ids), IGNORE, np.int32)
-        for first, last in trained_tokens(row.text, offsets, row.spans):
+        for first, last in trained_tokens(
+            row.text, offsets, row.spans, self._control.texts
+        ):
             labels[first + shift : last + shift] = array[first + shift : last + shift]
-        if eos:
+        if row.append_eos:
             labels[-1] = array[-1]
         return Encoded(array, labels)
 
 
 def trained_tokens(
-    text: str, offsets: Sequence[Span], spans: Sequence[Span]
+    text: str, offsets: Sequence[Span], spans: Sequence[Span], control: Collection[str] = ()
 ) -> list[tuple[int, int]]:
     """Return the ranges of tokens that are trained.
 
@@ -131,6 +135,7 @@ def trained_tokens(
         text: The row.
         offsets: Range of characters of each token, in order.
         spans: Trained ranges of characters.
+        control: Control tokens. Some tokenizers let them swallow the white space behind them.
     """
     ranges = []
     for start, end in spans:
@@ -142,6 +147,9 @@ def trained_tokens(
             first -= 1
         last = bisect_left(offsets, (end,))
         while last > first and offsets[last - 1][1] > end:
+            left, right = offsets[last - 1]
+            if text[left:right].strip() in control and text[end:right].isspace():
+                break
             last -= 1
         ranges.append((first, last))
     return ranges

@@ -52,7 +52,7 @@ def merge_adapter(
     dtype = base_dtype(config)
     plain = config.model_copy(update={"load_in_4bit": False, "load_in_8bit": False})
     with reporter.task("merging", 3, "stages") as task:
-        base = load_model(plain, vocabulary, precision, dtype=dtype)
+        base = load_model(plain, vocabulary, precision, dtype=dtype).to(precision.device)
         before = _probe(base)
         try:
             model = PeftModel.from_pretrained(base, str(adapter_dir))

@@ -74,7 +74,7 @@ def load_model_config(config: Config) -> PreTrainedConfig:
 def load_model(
     config: Config, vocabulary: Vocabulary, precision: Precision, dtype: torch.dtype | None = None
 ) -> PreTrainedModel:
-    """Load (or initialise) the base model on the device of `precision`.
+    """Load (or initialise) the base model on the CPU (quantized: where its kernels are).
 
     Weights that will be trained are float32, others have the compute type; `dtype` overrides
     both.
@@ -105,7 +105,9 @@ def load_model(
             )
         except (OSError, ValueError, KeyError, ImportError) as error:
             raise ModelError(f"{config.base_model} cannot be loaded: {error}") from error
-    model.to(precision.device)
+    # A padding index would keep that row of the embedding from learning, which is wrong where
+    # the pad token is a real one, too. Padding itself gets no gradient anyhow.
+    model.get_input_embeddings().padding_idx = None
     fit_vocabulary(model, vocabulary, config)
     return model
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from torch import distributed as dist
+from torch.distributed.tensor import DTensor
 
 from ..errors import ModelError
 from ..files import sync_tree
@@ -79,6 +81,24 @@ def save_tokenizer(
     inner.config.save_pretrained(str(directory))
 
 
+def whole_state(model: torch.nn.Module, *, trained_only: bool) -> dict[str, torch.Tensor]:
+    """Return the full tensors of a model's parameters and buffers, by name, on the CPU.
+
+    Every process of a mesh must call this; tensors are gathered one at a time and only the
+    first process keeps them, so that no device ever holds the model whole.
+    """
+    keep = not dist.is_initialized() or dist.get_rank() == 0
+    state = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if trained_only and not tensor.requires_grad:
+            continue
+        if isinstance(tensor, DTensor):
+            tensor = tensor.full_tensor()
+        if keep:
+            state[name] = tensor.detach().cpu()
+    return state
+
+
 def save_model(
     model: PreTrainedModel | PeftModel,
     tokenizer: PreTrainedTokenizerFast,
@@ -86,6 +106,8 @@ def save_model(
     dtype: torch.dtype | None = None,
 ) -> None:
     """Write weights (or adapter), config, tokenizer, template and generation settings.
+
+    On a mesh every process must call this; the first one writes.
 
     Args:
         model: The trained model.
@@ -95,29 +117,35 @@ def save_model(
     """
     from peft import PeftModel
 
+    adapter = isinstance(model, PeftModel)
+    state = whole_state(model, trained_only=adapter)
+    if dist.is_initialized() and dist.get_rank() != 0:
+        return
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer.save_pretrained(str(directory))
+    inner = model
     if isinstance(model, PeftModel):
+        inner = model.get_base_model()
         # False: trained embeddings are in modules_to_save, and "auto" would ask the Hub.
-        model.save_pretrained(str(directory), save_embedding_layers=False)
-        generation_config(model.get_base_model(), tokenizer).save_pretrained(str(directory))
+        model.save_pretrained(str(directory), state_dict=state, save_embedding_layers=False)
     else:
-        _save_full(model, directory, dtype)
-        generation_config(model, tokenizer).save_pretrained(str(directory))
+        _save_full(model, state, directory, dtype)
+    generation_config(inner, tokenizer).save_pretrained(str(directory))
     sync_tree(directory)
 
 
-def _save_full(model: PreTrainedModel, directory: Path, dtype: torch.dtype | None) -> None:
-    state = None
+def _save_full(
+    model: PreTrainedModel,
+    state: dict[str, torch.Tensor],
+    directory: Path,
+    dtype: torch.dtype | None,
+) -> None:
     if dtype is not None:
-        state = {
-            name: tensor.to(dtype) if tensor.is_floating_point() else tensor
-            for name, tensor in model.state_dict().items()
-        }
-        # Copies of tied weights must stay one tensor, or they would be written twice.
-        for name, source in (getattr(model, "all_tied_weights_keys", None) or {}).items():
-            if name in state and source in state:
-                state[name] = state[source]
+        state = {n: t.to(dtype) if t.is_floating_point() else t for n, t in state.items()}
+    # Copies of tied weights must be one tensor, or they would be written twice.
+    for name, source in (getattr(model, "all_tied_weights_keys", None) or {}).items():
+        if name in state and source in state:
+            state[name] = state[source]
     model.save_pretrained(str(directory), state_dict=state)
     # save_pretrained notes the live model's type and our use_cache: false; neither is meant.
     config = copy.deepcopy(model.config)

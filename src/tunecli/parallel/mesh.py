@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 import torch
+from torch import distributed as dist
 
 from ..errors import ConfigError, Problem
 
 if TYPE_CHECKING:
     from accelerate import ParallelismConfig
+    from torch.distributed.device_mesh import DeviceMesh
 
     from ..config import ParallelConfig
 
@@ -76,10 +78,21 @@ class Layout:
         """Number of groups of processes that read different rows."""
         return self.dp_replicate * self.dp_shard
 
-    def parallelism_config(self) -> ParallelismConfig:
-        """Return the same sizes as Accelerate's object."""
+    @property
+    def token_ranks(self) -> int:
+        """Number of groups of processes that hold different tokens: rows, or parts of rows."""
+        return self.data_ranks * self.cp
+
+    def parallelism_config(self) -> ParallelismConfig | None:
+        """Return the same sizes as Accelerate's object.
+
+        `None` for the products that Accelerate 1.15 refuses to write down (replicas with CP or
+        TP, but without sharding), although they train like any other here.
+        """
         from accelerate import ParallelismConfig
 
+        if self.dp_replicate > 1 and self.dp_shard == 1 and self.cp * self.tp > 1:
+            return None
         return ParallelismConfig(
             dp_replicate_size=self.dp_replicate,
             dp_shard_size=self.dp_shard,
@@ -93,17 +106,51 @@ class Layout:
 
 @dataclass(frozen=True)
 class Mesh:
-    """A layout, and this process's place in it.
+    """A layout, this process's place in it, and the groups that it talks to.
+
+    Ranks run with `tp` innermost, as in Accelerate's `build_device_mesh`. Several views of the
+    same ranks are kept side by side, since torch deprecates slicing flattened axes.
 
     Attributes:
         layout: Sizes of the axes.
         rank: Number of this process among all, from 0.
         device: Device of this process.
+        weights: `[dp_replicate, fsdp, tp]`, where `fsdp` is `dp_shard x cp`: how weights lie.
+            `None` in a single process.
+        tokens: `[token, tp]`: `token` runs over all that hold different tokens.
+        rows: `[data, cp, tp]`: `data` runs over all that read different rows.
     """
 
     layout: Layout
     rank: int
     device: torch.device
+    weights: DeviceMesh | None = None
+    tokens: DeviceMesh | None = None
+    rows: DeviceMesh | None = None
+
+    @classmethod
+    def start(cls, layout: Layout, device: torch.device) -> Self:
+        """Make the groups of `layout`; every process of it must call this.
+
+        Raises:
+            ConfigError: The number of processes is not the layout's.
+        """
+        if layout.world_size == 1:
+            return cls(layout, 0, device)
+        from torch.distributed.device_mesh import init_device_mesh
+
+        r, s, c, t = layout.dp_replicate, layout.dp_shard, layout.cp, layout.tp
+        kind = device.type
+        return cls(
+            layout,
+            dist.get_rank(),
+            device,
+            weights=init_device_mesh(
+                kind, (r, s * c, t), mesh_dim_names=("dp_replicate", "fsdp", "tp")
+            ),
+            tokens=init_device_mesh(kind, (r * s * c, t), mesh_dim_names=("token", "tp")),
+            rows=init_device_mesh(kind, (r * s, c, t), mesh_dim_names=("data", "cp", "tp")),
+        )
 
     @property
     def is_main(self) -> bool:
@@ -114,3 +161,33 @@ class Mesh:
     def data_rank(self) -> int:
         """Which of the `layout.data_ranks` groups this process reads rows for."""
         return self.rank // (self.layout.cp * self.layout.tp)
+
+    @property
+    def cp_rank(self) -> int:
+        """Which part of each row this process holds."""
+        return self.rank // self.layout.tp % self.layout.cp
+
+    @property
+    def tp_rank(self) -> int:
+        """Which part of each matrix this process holds."""
+        return self.rank % self.layout.tp
+
+    @property
+    def tp_group(self) -> dist.ProcessGroup | None:
+        """Processes that share each layer's matrices; `None` without TP."""
+        if self.weights is None or self.layout.tp == 1:
+            return None
+        return self.weights.get_group("tp")
+
+    @property
+    def cp_group(self) -> dist.ProcessGroup | None:
+        """Processes that share each row; `None` without CP."""
+        if self.rows is None or self.layout.cp == 1:
+            return None
+        return self.rows.get_group("cp")
+
+    def sum_over_tokens(self, value: torch.Tensor) -> torch.Tensor:
+        """Add up a value over all processes that hold different tokens, in place."""
+        if self.tokens is not None and self.layout.token_ranks > 1:
+            dist.all_reduce(value, group=self.tokens.get_group("token"))
+        return value

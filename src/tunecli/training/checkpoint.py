@@ -25,12 +25,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
 from ..errors import CheckpointError
-from ..files import whole_directory, write_json
+from ..files import temporary_name, whole_directory, write_json
 from .state import TrainState
 
 if TYPE_CHECKING:
@@ -155,20 +156,22 @@ def save_checkpoint(
     Raises:
         CheckpointError: The system refused a write; earlier checkpoints are as they were.
     """
-    from safetensors.torch import save_file
-
     path = output_dir / f"checkpoint-{state.step}"
     try:
-        with whole_directory(path) as directory:
+        with _shared_directory(path, rank) as directory:
             _write_tensors(directory / "model", trained_tensors(model, adapter))
             if optimizer is not None:
                 _write_tensors(directory / "optimizer", _optimizer_tensors(model, optimizer))
             save_file(_rng_state(), str(directory / f"rng-{rank}.safetensors"))
-            extras(directory)
-            write_json(
-                directory / "state.json", {"state": state.to_json(), "depends_on": depends_on}
-            )
-            write_json(directory / MANIFEST, _manifest(directory, state, optimizer is not None))
+            if rank == 0:
+                extras(directory)
+                write_json(
+                    directory / "state.json", {"state": state.to_json(), "depends_on": depends_on}
+                )
+            _wait()
+            if rank == 0:
+                manifest = _manifest(directory, state, optimizer is not None)
+                write_json(directory / MANIFEST, manifest)
     except CheckpointError:
         raise
     except (Exception, CheckpointException) as error:
@@ -177,6 +180,25 @@ def save_checkpoint(
             raise
         raise CheckpointError(f"{path} could not be written: {cause}") from error
     return path
+
+
+def _wait() -> None:
+    if not _alone():
+        torch.distributed.barrier()
+
+
+@contextmanager
+def _shared_directory(path: Path, rank: int) -> Iterator[Path]:
+    """`whole_directory`, made and renamed by the first process, filled by all."""
+    if rank == 0:
+        with whole_directory(path) as directory:
+            _wait()
+            yield directory
+    else:
+        _wait()
+        yield temporary_name(path)
+    # Nobody goes on before the checkpoint has its name.
+    _wait()
 
 
 def _system_error(error: BaseException) -> OSError | RuntimeError | None:
@@ -297,8 +319,6 @@ def restore(
     Raises:
         CheckpointError: It was saved without optimizer state, or does not fit.
     """
-    from safetensors.torch import load_file
-
     if not (checkpoint.path / "optimizer").is_dir():
         raise CheckpointError(
             f"{checkpoint.path} was saved with save_only_model: true; training cannot resume "
@@ -307,10 +327,13 @@ def restore(
     load_weights(checkpoint.path, model, adapter=adapter)
     _materialise(optimizer)
     _read_tensors(checkpoint.path / "optimizer", _optimizer_tensors(model, optimizer))
-    random = load_file(str(checkpoint.path / f"rng-{rank}.safetensors"))
-    torch.set_rng_state(random["cpu"])
-    if torch.cuda.is_available() and "cuda" in random:
-        torch.cuda.set_rng_state(random["cuda"])
+    file = checkpoint.path / f"rng-{rank}.safetensors"
+    if file.exists():
+        # A larger mesh has processes that did not exist then: they keep their fresh seed.
+        random = load_file(str(file))
+        torch.set_rng_state(random["cpu"])
+        if torch.cuda.is_available() and "cuda" in random:
+            torch.cuda.set_rng_state(random["cuda"])
     return checkpoint.state
 
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..model.loss import token_loss_sum
-
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from ..data import BatchLoader
+    from ..model.loss import TokenLoss
     from ..model.precision import Precision
+    from ..parallel import Mesh
     from ..reporter import Reporter
 
 
@@ -27,21 +27,25 @@ class Evaluation:
 
 @torch.no_grad()
 def evaluate(
-    model: PreTrainedModel, loader: BatchLoader, precision: Precision, reporter: Reporter
+    model: PreTrainedModel,
+    loader: BatchLoader,
+    token_loss: TokenLoss,
+    mesh: Mesh,
+    precision: Precision,
+    reporter: Reporter,
 ) -> Evaluation:
-    """Run `model` over every batch of `loader`, without dropout."""
+    """Run `model` over every batch of `loader`, without dropout; all processes get the result."""
     was_training = model.training
     model.eval()
-    total = torch.zeros((), dtype=torch.float64)
+    total = torch.zeros((), dtype=torch.float64, device=precision.device)
     trained = 0
     with reporter.task("evaluating", loader.steps_per_epoch, "batches") as task:
         for step in loader.iterate(0, loader.steps_per_epoch):
             for batch in step.micro_batches:
                 batch = batch.to(precision.device)
                 with precision.autocast():
-                    loss = token_loss_sum(model, batch.input_ids, batch.position_ids, batch.labels)
-                total += loss.double().cpu()
+                    total += token_loss(model, batch).double()
             trained += step.trained_tokens
             task.advance()
     model.train(was_training)
-    return Evaluation((total / trained).item(), trained)
+    return Evaluation((mesh.sum_over_tokens(total) / trained).item(), trained)

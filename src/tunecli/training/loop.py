@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
 from ..config import dump_config
 from ..errors import CheckpointError, TrainingError
 from ..files import write_json, write_text
-from ..model.loss import token_loss_sum
 from ..model.saving import save_tokenizer
+from ..parallel.gradients import clip_gradients
 from . import checkpoint as ckpt
 from .evaluate import Evaluation, evaluate
 from .metrics import MetricsLog, peak_memory_gib
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 
     from ..config import Config
     from ..data import BatchLoader, StepBatch
+    from ..model.loss import TokenLoss
     from ..model.precision import Precision
     from ..model.tokenizer import Vocabulary
     from ..parallel import Mesh
@@ -48,6 +48,7 @@ class Job:
         config: The effective configuration.
         mesh: Where this process stands.
         precision: Numeric types.
+        loss: Sum of token losses of a micro-batch.
         vocabulary: The tokenizer.
         model: With its adapter, on the device, in training mode.
         optimizer: Over the trained parameters.
@@ -60,6 +61,7 @@ class Job:
     config: Config
     mesh: Mesh
     precision: Precision
+    loss: TokenLoss
     vocabulary: Vocabulary
     model: PreTrainedModel
     optimizer: torch.optim.Optimizer
@@ -139,7 +141,8 @@ class Trainer:
         self.state = TrainState()
         self.last_loss: float | None = None
         self.last_evaluation: Evaluation | None = None
-        self.saved_step: int | None = None
+        self.metrics: MetricsLog | None = None
+        self.trackers = Trackers([])
         self._depends_on: dict[str, Any] = {
             "data": job.data_key,
             "seed": config.seed,
@@ -156,13 +159,15 @@ class Trainer:
             CheckpointError: A checkpoint cannot be read or written.
         """
         job = self.job
-        # Dropout must not depend on how much randomness loading and probing used up.
-        torch.manual_seed(job.config.seed)
+        # Dropout must not depend on how much randomness loading and probing used up. Processes
+        # that share a layer's matrices must drop the same values, others should not.
+        torch.manual_seed(job.config.seed + job.mesh.rank // job.mesh.layout.tp)
         self._resume()
-        job.output_dir.mkdir(parents=True, exist_ok=True)
-        write_text(job.output_dir / "config.yaml", dump_config(job.config))
-        self.metrics = MetricsLog(job.output_dir, self.state.step)
-        self.trackers = Trackers.start(job.config, job.precision.device)
+        if job.mesh.is_main:
+            job.output_dir.mkdir(parents=True, exist_ok=True)
+            write_text(job.output_dir / "config.yaml", dump_config(job.config))
+            self.metrics = MetricsLog(job.output_dir, self.state.step)
+            self.trackers = Trackers.start(job.config, job.precision.device)
         stopped_early = False
         try:
             with job.reporter.task("training", self.total, "steps") as task:
@@ -190,7 +195,8 @@ class Trainer:
         if job.config.load_best_model_at_end and self.state.best_step is not None:
             self._load_best()
         result = self._result(stopped_early)
-        write_json(job.output_dir / RESULT, result.__dict__)
+        if job.mesh.is_main:
+            write_json(job.output_dir / RESULT, result.__dict__)
         return result
 
     @property
@@ -213,15 +219,16 @@ class Trainer:
         for micro_batch in batch.micro_batches:
             micro_batch = micro_batch.to(job.precision.device)
             with job.precision.autocast():
-                loss = token_loss_sum(
-                    job.model, micro_batch.input_ids, micro_batch.position_ids, micro_batch.labels
-                )
+                loss = job.loss(job.model, micro_batch)
             # One division by the count of the whole step: a mean of means would weigh the
             # tokens of short rows, short windows and lightly loaded ranks more than others.
-            self.scaler.scale(loss / batch.trained_tokens).backward()
+            # Sharding averages gradients over its ranks; times their number that is the sum.
+            scale = job.mesh.layout.token_ranks / batch.trained_tokens
+            self.scaler.scale(loss * scale).backward()
             loss_sum += loss.detach()
         self.scaler.unscale_(job.optimizer)
-        norm = clip_gradients(job.model, job.config.max_grad_norm)
+        norm = clip_gradients(job.model.parameters(), job.config.max_grad_norm)
+        job.mesh.sum_over_tokens(loss_sum)
         values = {"loss_sum": loss_sum.item(), "grad_norm": norm.item(), "learning_rate": rate}
         self._check_finite(values)
         self.scaler.step(job.optimizer)
@@ -277,13 +284,17 @@ class Trainer:
         }
         state.interval = {}
         self.last_loss = loss
-        self.metrics.write(line)
-        self.trackers.log({f"train/{k}": v for k, v in line.items() if k != "step"}, state.step)
+        self._record(line, {f"train/{k}": v for k, v in line.items() if k != "step"})
         self._watch(loss)
         return (
             f"loss {loss:.4f}, lr {line['learning_rate']:.2e}, grad {line['grad_norm']:.3g}, "
             f"{line['tokens_per_second']:,.0f} tok/s, {line['memory_gib']:.2f} GiB"
         )
+
+    def _record(self, line: dict[str, Any], tracked: dict[str, Any]) -> None:
+        if self.metrics is not None:
+            self.metrics.write(line)
+        self.trackers.log(tracked, self.state.step)
 
     def _watch(self, loss: float) -> None:
         threshold = self.job.config.loss_watchdog_threshold
@@ -300,7 +311,9 @@ class Trainer:
         """Evaluate, log, and return whether the loss is the best so far."""
         job, state = self.job, self.state
         assert job.eval_loader is not None
-        result = evaluate(job.model, job.eval_loader, job.precision, job.reporter)
+        result = evaluate(
+            job.model, job.eval_loader, job.loss, job.mesh, job.precision, job.reporter
+        )
         self.last_evaluation = result
         line = {
             "step": state.step,
@@ -308,8 +321,7 @@ class Trainer:
             "eval_loss": result.loss,
             "eval_trained_tokens": result.trained_tokens,
         }
-        self.metrics.write(line)
-        self.trackers.log({"eval/loss": result.loss}, state.step)
+        self._record(line, {"eval/loss": result.loss})
         better = state.best_loss is None or result.loss < state.best_loss
         if better:
             state.best_loss, state.best_step, state.stale_evaluations = result.loss, state.step, 0
@@ -340,8 +352,8 @@ class Trainer:
             extras=extras,
             rank=job.mesh.rank,
         )
-        self.saved_step = state.step
-        ckpt.prune(job.output_dir, job.config.save_total_limit, state.best_step)
+        if job.mesh.is_main:
+            ckpt.prune(job.output_dir, job.config.save_total_limit, state.best_step)
         job.reporter.info(f"step {state.step}: saved {path}")
 
     def _load_best(self) -> None:
@@ -409,14 +421,3 @@ def _resume_from(job: Job) -> ckpt.Checkpoint | None:
         return found
     return None
 
-
-def clip_gradients(model: nn.Module, max_norm: float) -> torch.Tensor:
-    """Scale the gradients down to a total norm of `max_norm` (0: leave them); return the norm.
-
-    The norm is the 2-norm over all gradients, before clipping.
-    """
-    parameters = [p for p in model.parameters() if p.grad is not None]
-    norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-    if max_norm > 0:
-        nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
-    return norm

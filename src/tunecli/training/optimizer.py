@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from ..errors import ConfigError, Problem
 
@@ -81,16 +82,19 @@ def build_optimizer(model: nn.Module, config: Config) -> torch.optim.Optimizer:
         ConfigError: Unknown name, or `optim_args` that the optimizer does not take.
     """
     check_optimizer(config.optimizer)
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
-        {
-            "params": [p for p in trained if p.ndim >= 2],
-            "weight_decay": config.weight_decay,
-        },
-        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
-    ]
+    groups: dict[Any, dict[str, Any]] = {}
+    for parameter in model.parameters():
+        if not parameter.requires_grad:
+            continue
+        decay = config.weight_decay if parameter.ndim >= 2 else 0.0
+        # Optimizers work on whole lists at once, which must not mix ways of lying on a mesh.
+        place = None
+        if isinstance(parameter, DTensor):
+            place = (parameter.device_mesh, parameter.placements)
+        group = groups.setdefault((decay, place), {"params": [], "weight_decay": decay})
+        group["params"].append(parameter)
     try:
-        return _FACTORIES[config.optimizer]([g for g in groups if g["params"]], config)
+        return _FACTORIES[config.optimizer](list(groups.values()), config)
     except (TypeError, ValueError) as error:
         raise ConfigError(
             [Problem(("optim_args",), f"{config.optimizer} does not take this: {error}")]

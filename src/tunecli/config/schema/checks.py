@@ -25,6 +25,13 @@ def cross_problems(config: Config) -> Iterator[Problem]:
     yield from _evaluation(config)
 
 
+def _is_chosen(c: Config, name: str) -> bool:
+    # Not `model_fields_set`: a dumped configuration spells out every default.
+    return bool(
+        getattr(c, name) != type(c).model_fields[name].get_default(call_default_factory=True)
+    )
+
+
 def _batch(c: Config) -> Iterator[Problem]:
     if c.batch_size is not None and c.gradient_accumulation_steps is not None:
         yield Problem(
@@ -53,7 +60,7 @@ def _schedule(c: Config) -> Iterator[Problem]:
         )
     for name in ("cosine_min_lr_ratio", "lr_decay_ratio"):
         wanted = "cosine" if name.startswith("cosine") else "warmup_stable_decay"
-        if name in c.model_fields_set and c.lr_scheduler != wanted:
+        if _is_chosen(c, name) and c.lr_scheduler != wanted:
             yield Problem(
                 (name,),
                 f"{name} has no effect with lr_scheduler: {c.lr_scheduler}",
@@ -75,8 +82,7 @@ def _adapter(c: Config) -> Iterator[Problem]:
             "peft_init_lora_weights",
         )  # fmt: skip
         for name in names:
-            value = getattr(c, name)
-            if name in c.model_fields_set and value not in (None, False, [], 0.0):
+            if getattr(c, name) and _is_chosen(c, name):
                 yield Problem(
                     (name,), f"{name} has no effect without an adapter",
                     "set adapter: lora, or remove the key",
@@ -121,10 +127,13 @@ def _precision(c: Config) -> Iterator[Problem]:
 
 
 def _data(c: Config) -> Iterator[Problem]:
-    if c.val_set_size >= 1 and c.val_set_size % 1:
+    if isinstance(c.val_set_size, float) and c.val_set_size >= 1:
+        # 1 is one row, 1.0 is everything: pydantic keeps the two apart as they were written.
         yield Problem(
             ("val_set_size",),
-            f"val_set_size {c.val_set_size:g} is neither a share below 1 nor a whole number",
+            f"val_set_size {c.val_set_size} is a share of the rows (it has a decimal point), and "
+            "leaves 0 rows to train on",
+            f"a share below 1, or a whole number of rows: val_set_size: {int(c.val_set_size)}",
         )
     if c.test_datasets and c.val_set_size:
         yield Problem(
@@ -176,7 +185,7 @@ def _evaluation(c: Config) -> Iterator[Problem]:
             yield Problem(
                 (f"{verb}_strategy",),
                 f"{verb}s_per_epoch has no effect with {verb}_strategy: {strategy}",
-                f"remove one of the two",
+                "remove one of the two",
             )
         if steps is not None and steps > 1 and steps % 1:
             yield Problem((f"{verb}_steps",), f"{verb}_steps must be whole, or a share below 1")

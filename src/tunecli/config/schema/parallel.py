@@ -31,6 +31,9 @@ class ParallelConfig(Section):
     """Devices over which weights, gradients and optimizer state are sharded."""
     context_parallel_size: Count | None = None
     """Devices over which each row is split."""
+    context_parallel_backend: Literal["auto", "ulysses", "allgather"] = "auto"
+    """How attention brings rows together: all-to-all (`ulysses`, needs heads that divide) or
+    `allgather` (any heads, zigzag balance). `auto` takes the first where it can."""
     tensor_parallel_size: Count | None = None
     """Devices over which each layer's matrices are split."""
     fsdp_config: FsdpConfig = Field(default_factory=FsdpConfig)

@@ -8,13 +8,11 @@ from pydantic import Field
 
 from .base import Amount, Count, NonNegative, OpenShare, Positive, Section, Share
 
-Scheduler = Literal[
-    "cosine", "linear", "constant", "constant_with_warmup", "warmup_stable_decay"
-]
+Scheduler = Literal["cosine", "linear", "constant", "constant_with_warmup", "warmup_stable_decay"]
 
 
 class CheckpointingKwargs(Section):
-    """How activations are recomputed."""
+    """Options of gradient checkpointing."""
 
     use_reentrant: bool = False
     """torch's older implementation; the newer one is better in every known case."""

@@ -40,8 +40,8 @@ class ChatTemplate(Format):
         self.trained = {self._role(name) for name in entry.roles_to_train}
         if not self.renderer.shows_end and entry.train_on_eos != "none":
             context.warn(
-                f"{entry.path}: the chat template ends the assistant's turns with no end token, so "
-                "that the model will not learn to stop; eot_tokens names one if there is"
+                f"{entry.path}: the chat template shows no token that ends the assistant's turns: "
+                "the model will not learn to stop, unless eot_tokens names the one there is"
             )
 
     def encode(self, row: Row) -> Rendered:

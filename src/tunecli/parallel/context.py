@@ -1,0 +1,220 @@
+"""Context parallelism: each row is split over processes, and attention brings it together.
+
+Two ways, both exact and both keeping packed documents apart:
+
+- *Ulysses* (arXiv:2309.14509): an all-to-all turns "all heads of a part of the row" into "some
+  heads of the whole row" around attention, and back. Needs query heads that divide.
+- *All-gather* (as in arXiv:2407.21783, section 3.3.2): each process keeps its queries and gathers
+  all keys and values. Rows are dealt in zigzag, part i with part 2c-1-i, since under a causal mask
+  late queries cost more than early ones. Works with any number of heads.
+
+Labels are shifted before the split (when the batch is made), so no target is lost at a seam.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import distributed as dist
+from torch.nn import functional as F
+
+from .collectives import all_gather, all_to_all
+
+if TYPE_CHECKING:
+    from .mesh import Mesh
+
+ATTENTION = "tunecli_context"
+"""Name under which transformers knows `context_attention`."""
+
+Backend = Literal["ulysses", "allgather"]
+
+
+def choose_backend(
+    wanted: str, heads: int, kv_heads: int, layout_cp: int, layout_tp: int
+) -> Backend:
+    """Return the backend for `context_parallel_backend`; `auto` takes Ulysses where heads divide.
+
+    Args:
+        wanted: `auto`, `ulysses` or `allgather`.
+        heads: Query heads of the model.
+        kv_heads: Key and value heads of the model.
+        layout_cp: Size of the `cp` axis.
+        layout_tp: Size of the `tp` axis, which takes its share of heads first.
+
+    Raises:
+        ValueError: `ulysses` was asked for, and the heads do not divide.
+    """
+    queries, keys = heads // layout_tp, max(1, kv_heads // layout_tp)
+    # Fewer key heads than processes are repeated until there is one for each.
+    divides = queries % layout_cp == 0 and (keys % layout_cp == 0 or layout_cp % keys == 0)
+    if wanted == "ulysses" and not divides:
+        raise ValueError(
+            f"{queries} query heads and {keys} key heads of a tensor-parallel rank cannot be "
+            f"dealt to {layout_cp} processes"
+        )
+    if wanted in ("ulysses", "allgather"):
+        return wanted  # type: ignore[return-value]
+    return "ulysses" if divides else "allgather"
+
+
+@dataclass
+class ContextBatch:
+    """What attention must know of a row that is split; made once for each micro-batch.
+
+    Attributes:
+        group: Processes that share the row.
+        backend: How attention brings the row together.
+        documents: Number of the document of each token of the whole row, `[batch, sequence]`.
+        queries: Place in the whole row of each token that this process holds, `[sequence / c]`.
+        keys: Place in the whole row of each key after gathering, `[sequence]`.
+    """
+
+    group: dist.ProcessGroup
+    backend: Backend
+    documents: torch.Tensor
+    queries: torch.Tensor
+    keys: torch.Tensor
+    _masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
+
+    def mask(self, window: int | None) -> torch.Tensor:
+        """Return which keys each query sees: causal, same document, within the window.
+
+        `[batch, 1, queries, keys]`, true where it sees. Made once for each window size and kept:
+        every layer of a micro-batch uses the same.
+        """
+        if window not in self._masks:
+            everything = torch.arange(self.documents.shape[1], device=self.documents.device)
+            q = everything if self.backend == "ulysses" else self.queries
+            k = everything if self.backend == "ulysses" else self.keys
+            seen = k[None, :] <= q[:, None]
+            if window is not None:
+                seen = seen & (q[:, None] - k[None, :] < window)
+            same = self.documents[:, q][:, :, None] == self.documents[:, k][:, None, :]
+            self._masks[window] = (seen[None] & same)[:, None]
+        return self._masks[window]
+
+
+@dataclass(frozen=True)
+class ContextSplit:
+    """Splits batches over the `cp` axis of a mesh."""
+
+    mesh: Mesh
+    backend: Backend
+
+    @property
+    def multiple(self) -> int:
+        """Sequence lengths must be a multiple of this."""
+        return self.mesh.layout.cp * (2 if self.backend == "allgather" else 1)
+
+    def places(self, length: int, rank: int) -> torch.Tensor:
+        """Return the places in a row of `length` tokens that process `rank` of the group holds."""
+        size = self.mesh.layout.cp
+        if self.backend == "ulysses":
+            part = length // size
+            return torch.arange(rank * part, (rank + 1) * part)
+        part = length // (2 * size)
+        mirrored = 2 * size - 1 - rank
+        return torch.cat(
+            [
+                torch.arange(rank * part, (rank + 1) * part),
+                torch.arange(mirrored * part, (mirrored + 1) * part),
+            ]
+        )
+
+    def split(self, position_ids: torch.Tensor) -> tuple[torch.Tensor, ContextBatch]:
+        """Return the places in each row that this process holds, and what attention must know.
+
+        Args:
+            position_ids: Positions of whole rows, `[batch, sequence]`; the sequence must be a
+                multiple of `multiple`.
+        """
+        length, size = position_ids.shape[1], self.mesh.layout.cp
+        device = position_ids.device
+        own = self.places(length, self.mesh.cp_rank).to(device)
+        keys = torch.cat([self.places(length, rank) for rank in range(size)]).to(device)
+        # A document begins where a position does not follow its left neighbour's.
+        begins = position_ids[:, 1:] != position_ids[:, :-1] + 1
+        documents = F.pad(begins.long().cumsum(1), (1, 0))
+        assert self.mesh.cp_group is not None
+        return own, ContextBatch(self.mesh.cp_group, self.backend, documents, own, keys)
+
+
+def context_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    context: ContextBatch | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention over a row that is split over processes; an attention function of transformers.
+
+    Args:
+        module: The model's attention layer (unused).
+        query: `[batch, heads, sequence / c, head]`.
+        key: `[batch, kv_heads, sequence / c, head]`.
+        value: Like `key`.
+        attention_mask: Must be `None`: the documents are in `context`.
+        scaling: Factor of the scores.
+        dropout: Dropout of the probabilities.
+        sliding_window: Keys that a query sees at most, itself counted.
+        softcap: Scores are squashed to this range (Gemma 2).
+        context: Facts of the micro-batch, handed through the model as a keyword.
+        kwargs: What else transformers hands down.
+
+    Returns:
+        `[batch, sequence / c, heads, head]`, and no weights.
+    """
+    assert attention_mask is None
+    assert context is not None
+    group = context.group
+    mask = context.mask(sliding_window)
+    if context.backend == "ulysses":
+        size = dist.get_world_size(group)
+        if key.shape[1] % size:
+            repeats = size // key.shape[1]
+            key, value = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
+        query, key, value = (all_to_all(x, group, scatter=1, gather=2) for x in (query, key, value))
+        out = _attend(query, key, value, mask, scaling, dropout, softcap)
+        out = all_to_all(out, group, scatter=2, gather=1)
+    else:
+        key, value = (all_gather(x, group, dim=2) for x in (key, value))
+        out = _attend(query, key, value, mask, scaling, dropout, softcap)
+    return out.transpose(1, 2).contiguous(), None
+
+
+def _attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor,
+    scaling: float,
+    dropout: float,
+    softcap: float | None,
+) -> torch.Tensor:
+    if softcap is None:
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling,
+            enable_gqa=query.shape[1] != key.shape[1],
+        )  # fmt: skip
+    groups = query.shape[1] // key.shape[1]
+    key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
+    scores = query @ key.transpose(2, 3) * scaling
+    scores = torch.tanh(scores / softcap) * softcap
+    scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    weights = F.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+    return F.dropout(weights, dropout) @ value
+
+
+def register_attention() -> None:
+    """Make `context_attention` known to transformers by its name."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(ATTENTION, context_attention)
