@@ -37,7 +37,7 @@ def test_the_config_floor_is_free_of_heavy_packages():
 def test_preprocess_then_train_from_the_cache(tmp_path, capsys):
     config = run_config(tmp_path)
     report = preprocess(config, tunecli.Reporter())
-    assert report.kept == 10
+    assert report.train.kept == 10
     capsys.readouterr()
     train(config, tunecli.Reporter())
     assert "tokenizing" not in capsys.readouterr().err

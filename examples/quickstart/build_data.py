@@ -66,7 +66,7 @@ KINDS: dict[str, Kind] = {
             "Do you know the capital of {country}?",
             "What is {country_s} capital?",
             "Can you name the capital city of {country}?",
-            "The capital of {country} is what city?",
+            "{country_s} capital is which city?",
             "Capital of {country}?",
             "I wonder what the capital of {country} is.",
         ),
@@ -82,7 +82,7 @@ KINDS: dict[str, Kind] = {
             "What country is {capital} the capital of?",
             "Name the country whose capital is {capital}.",
             "Tell me which country has the capital {capital}.",
-            "Of which country is {capital} the capital?",
+            "Do you know which country has the capital {capital}?",
             "Whose capital is {capital}?",
             "The city of {capital} is the capital of what country?",
             "{capital} is the capital of?",
@@ -99,10 +99,10 @@ KINDS: dict[str, Kind] = {
             "What's the chemical symbol for {name}?",
             "What is the symbol for the element {name}?",
             "Which symbol does {name} have in the periodic table?",
-            "Name the chemical symbol of {name}.",
             "Tell me the symbol of the element {name}.",
             "Do you know the chemical symbol for {name}?",
             "How is {name} written as a chemical symbol?",
+            "{name_s} chemical symbol is what?",
             "What is {name_s} chemical symbol?",
             "Chemical symbol of {name}?",
             "What is the symbol of {name}?",
@@ -122,7 +122,7 @@ KINDS: dict[str, Kind] = {
             "Tell me which element is written as {symbol}.",
             "{symbol} is the chemical symbol of which element?",
             "What does {symbol} stand for in the periodic table?",
-            "The symbol {symbol} is used for what element?",
+            "Do you know which element has the symbol {symbol}?",
             "Element with the symbol {symbol}?",
         ),
     ),
@@ -134,8 +134,8 @@ KINDS: dict[str, Kind] = {
         questions=(
             "What is the atomic number of {name}?",
             "What's the atomic number of the element {name}?",
+            "{name_s} atomic number is what?",
             "Which atomic number does {name} have?",
-            "Name the atomic number of {name}.",
             "Tell me the atomic number of {name}.",
             "Do you know the atomic number of {name}?",
             "How many protons does an atom of {name} have?",
@@ -155,7 +155,7 @@ KINDS: dict[str, Kind] = {
             "Name the element with atomic number {number}.",
             "Tell me which element has {number} protons.",
             "{number} is the atomic number of which element?",
-            "The atomic number {number} belongs to what element?",
+            "Do you know which element has the atomic number {number}?",
             "What is element number {number}?",
             "Element with atomic number {number}?",
         ),
@@ -216,7 +216,7 @@ KINDS: dict[str, Kind] = {
     ),
     "position": Kind(
         table="order",
-        reply="In its order, {name} is the {position} {series}.",
+        reply="Counting in order, {name} is the {position} {series}.",
         answer="{position}",
         held_out="Could you tell me which {series} {name} is?",
         questions=(
@@ -229,7 +229,7 @@ KINDS: dict[str, Kind] = {
             "I wonder which {series} {name} is.",
             "{name} is which {series}?",
         ),
-        repeats=3,
+        repeats=2,
     ),
     "name at position": Kind(
         table="order",
@@ -246,7 +246,7 @@ KINDS: dict[str, Kind] = {
             "I wonder what the {position} {series} is.",
             "Can you name the {position} {series}?",
         ),
-        repeats=3,
+        repeats=2,
     ),
 }
 
@@ -282,7 +282,10 @@ def exchange(kind: Kind, question: str, fact: dict[str, str]) -> Exchange:
     reply = kind.reply.format(**fact).replace("..", ".")
     # "the Netherlands" is right as "Netherlands" too.
     answer = kind.answer.format(**fact).removeprefix("the ")
-    return Exchange(question.format(**fact), reply, answer)
+    text = question.format(**fact)
+    if question.startswith("{"):
+        text = text[0].upper() + text[1:]
+    return Exchange(text, reply, answer)
 
 
 def casual(question: str) -> str:

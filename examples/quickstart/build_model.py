@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 MODEL = HERE / "model"
 
 PAD, BOS, TURN_START, TURN_END = "<|pad|>", "<|bos|>", "<|im_start|>", "<|im_end|>"
-VOCAB_SIZE = 3072
+VOCAB_SIZE = 3200
 # Longer than any conversation of the data, with room for one that goes on in a chat.
 CONTEXT = 1024
 
@@ -67,8 +67,8 @@ def build_config(tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
     return LlamaConfig(
         architectures=["LlamaForCausalLM"],
         vocab_size=len(tokenizer),
-        hidden_size=128,
-        intermediate_size=384,
+        hidden_size=96,
+        intermediate_size=320,
         num_hidden_layers=3,
         num_attention_heads=4,
         num_key_value_heads=4,

@@ -75,7 +75,7 @@ def test_the_whole_path(tmp_path, capsys):
     path = str(_write(tmp_path, adapter="lora", lora_r=4, lora_alpha=8, val_set_size=2))
     code, out, err = _call("preprocess", path, "--json", capsys=capsys)
     assert code == 0
-    assert json.loads(out)["kept"] == 10
+    assert json.loads(out)["train"]["kept"] == 10
     code, out, err = _call("train", path, "--json", "--max-steps", "3", capsys=capsys)
     assert code == 0, err
     assert json.loads(out)["steps"] == 3
@@ -183,8 +183,9 @@ def test_no_secret_in_outputs_or_messages(tmp_path):
     assert good.returncode == 0, good.stderr
     wrong = _process("train", str(path), "--hub-tokn", "tok_FAKE", env=environment)
     assert wrong.returncode == 2
-    missing = _process("train", str(path), "--base-model", "./https://u:pFAKE@h", env=environment)
-    assert missing.returncode == 2
+    url = "https://u:pFAKE@localhost:9/x.jsonl"
+    missing = _process("train", str(path), "--datasets.0.path", url, env=environment)
+    assert missing.returncode != 0
     for done in (good, wrong, missing):
         assert "FAKE" not in done.stdout + done.stderr
     for folder in ("out", "prepared"):

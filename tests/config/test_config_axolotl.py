@@ -71,16 +71,13 @@ def test_no_key_is_both_in_the_schema_and_in_a_table() -> None:
 
 
 @pytest.mark.parametrize("name", KEYS)
-@pytest.mark.parametrize("value", [None, False, "", [], {}])
-def test_keys_that_are_not_used_are_accepted(name: str, value: object) -> None:
-    notes: list[str] = []
-    tree = {"base_model": "m", "datasets": [{"path": "d"}], "learning_rate": 1.0, name: value}
-    plain = {key: item for key, item in tree.items() if key != name}
+def test_keys_that_are_not_used_are_accepted(name: str) -> None:
     rule = KEYS[name]
-    if rule.kind == "renamed" and value is not None:
-        return
-    assert load_config(tree, note=notes.append) == load_config(plain)
-    assert bool(notes) == (rule.kind == "ignored" and value not in rule.unused)
+    plain = {"base_model": "m", "datasets": [{"path": "d"}], "learning_rate": 1.0}
+    for value in [None] if rule.kind == "renamed" else [None, False, "", [], {}]:
+        notes: list[str] = []
+        assert load_config({**plain, name: value}, note=notes.append) == load_config(plain)
+        assert bool(notes) == (rule.kind == "ignored" and value not in rule.unused)
 
 
 @pytest.mark.parametrize("name", [name for name, rule in KEYS.items() if rule.kind != "renamed"])

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
+import yaml
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tunecli.config import Config, DatasetEntry, load_config
+from tunecli.config import Config, DatasetEntry, dump_config, load_config
+from tunecli.config.axolotl import KEYS
 from tunecli.config.loader import STAND_INS
 from tunecli.errors import ConfigError, Problem
 
@@ -74,6 +77,31 @@ def test_random_unknown_keys_are_rejected_with_path(name: str, place: str) -> No
     [found] = caught.value.problems
     assert found.key == path
     assert found.file == "<dict>"
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(
+        st.sampled_from(["path", "type", "role", "pad_token", "offload_params", "x"]), inner,
+        max_size=2,
+    ),
+    max_leaves=4,
+)  # fmt: skip
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(st.sampled_from([*Config.model_fields, *KEYS, "zq"]), values, max_size=6))
+def test_any_values_load_or_are_explained(tree: dict[str, Any]) -> None:
+    problems: list[Problem] = []
+    try:
+        config = load_config({**STAND_INS, **tree})
+        dumped = dump_config(config)
+        again = load_config(yaml.safe_load(dumped))
+        assert dump_config(again) == dumped
+    except ConfigError as error:
+        problems = error.problems
+    assert len({problem.path for problem in problems}) == len(problems)
+    assert all(problem.path and problem.message for problem in problems)
 
 
 def test_duplicates_and_other_problems_are_shown_together(problems: Problems) -> None:

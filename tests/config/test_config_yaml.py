@@ -4,11 +4,11 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tunecli.config.yaml import parse_value, parse_yaml, read_yaml
-from tunecli.errors import ConfigError
+from tunecli.errors import ConfigError, Problem
 
 
 def problem(text: str):
@@ -168,3 +168,14 @@ def test_files(tmp_path: Path) -> None:
 def test_a_faulty_value_on_the_command_line() -> None:
     with pytest.raises(ConfigError, match="given twice"):
         parse_value("{a: 1, a: 2}")
+
+
+@settings(max_examples=200)
+@given(st.text(max_size=40) | st.text(alphabet="ab:-[]{}&*<'\"\n\t #|>!%@,?0e.", max_size=40))
+def test_any_text_loads_or_is_explained(text: str) -> None:
+    problems: list[Problem] = []
+    try:
+        parse_yaml(text, "f")
+    except ConfigError as error:
+        problems = error.problems
+    assert all(problem.file == "f" and problem.message for problem in problems)

@@ -160,8 +160,8 @@ def qwen3(messages: Messages) -> Pieces:
                 reasoning = reasoning.lstrip("\n")
                 content = content.split("</think>")[-1].lstrip("\n")
             if i > last_query and (i == len(messages) - 1 or reasoning):
-                content = "<think>\n" + reasoning.strip("\n") + "\n</think>\n\n" + (
-                    content.lstrip("\n")
+                content = (
+                    "<think>\n" + reasoning.strip("\n") + "\n</think>\n\n" + (content.lstrip("\n"))
                 )
         pieces += [
             (f"<|im_start|>{m['role']}\n", False),

@@ -123,7 +123,10 @@ def test_equal_and_empty_turns() -> None:
 
 def test_content_in_parts() -> None:
     row = chat("w0", "w1")
-    row["messages"][1]["content"] = [{"type": "text", "text": "w1 "}, {"type": "text", "text": "w2"}]
+    row["messages"][1]["content"] = [
+        {"type": "text", "text": "w1 "},
+        {"type": "text", "text": "w2"},
+    ]
     assert encode(row)[1][-3:] == [9, 10, 6]
     row["messages"][1]["content"] = [{"type": "image", "url": "x"}]
     with pytest.raises(DataError, match="message 2: content has parts that are no text"):
@@ -272,7 +275,7 @@ def test_template_that_repeats_or_leaves_out_a_trained_text() -> None:
     with pytest.raises(DataError, match=r"message 2 \(assistant\) cannot be trained: .*twice"):
         encode(chat("w0", "w1"), toy_tokenizer(twice))
     gone = toy_template.replace(body, "{% if loop.last %}" + body + "{% endif %}")
-    with pytest.raises(DataError, match="message 2.*leaves its text out"):
+    with pytest.raises(DataError, match=r"message 2.*leaves its text out"):
         encode(chat("w0", "w1", "w2", "w3"), toy_tokenizer(gone))
     # Only the last turn is wanted, and it is there.
     row = chat("w0", "w1", "w2", "w3")
@@ -314,8 +317,9 @@ def test_template_without_end_tokens_warns_and_eot_tokens_helps(tmp_path: Any) -
 
 
 def test_tool_call_without_a_known_end_is_refused() -> None:
-    template = QWEN3.replace("{{- '<|im_end|>\\n' }}\n    {%- elif message.role == \"tool\"",
-                             "{{- '<|eom|>\\n' }}\n    {%- elif message.role == \"tool\"")  # fmt: skip
+    end = '\n    {%- elif message.role == "tool"'
+    old, new = ("{{- '" + token + "\\n' }}" + end for token in ("<|im_end|>", "<|eom|>"))
+    template = QWEN3.replace(old, new)
     assert template != QWEN3
     # The probe shows <|eom|> as the end of plain turns, too; hide it from the probe.
     template = template.replace("'<|eom|>\\n'", "'<|eom|>\\n' if message.tool_calls else '\\n'")

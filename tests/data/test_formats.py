@@ -131,7 +131,9 @@ def test_a_format_of_ones_own(tmp_path: Path) -> None:
 
 
 def test_unknown_format_names_the_near_one(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"unknown data format 'alpacca' \(did you mean 'alpaca'\?\)"):
+    with pytest.raises(
+        DataError, match=r"unknown data format 'alpacca' \(did you mean 'alpaca'\?\)"
+    ):
         prepared(tmp_path, [{}], entry={"type": "alpacca"})
 
 
@@ -146,7 +148,9 @@ def test_the_page_shows_what_the_code_does() -> None:
         import yaml
 
         entry = {"path": "x.jsonl", **yaml.safe_load(settings)}
-        tokenizer = with_control(byte_tokenizer(), BUILT_IN["chatml"], ("<|im_start|>", "<|im_end|>"))
+        tokenizer = with_control(
+            byte_tokenizer(), BUILT_IN["chatml"], ("<|im_start|>", "<|im_end|>")
+        )
         config = make_config(entry)
         given = json.loads(row)
         if entry["type"] == "tokenized":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from tunecli.data import plan_packs
 def packs(lengths: list[int], capacity: int, seed: int | None = 0) -> list[list[int]]:
     rng = None if seed is None else np.random.default_rng(seed)
     rows, offsets = plan_packs(np.array(lengths, np.int64), capacity, rng)
-    return [rows[a:b].tolist() for a, b in zip(offsets, offsets[1:], strict=False)]
+    return [rows[a:b].tolist() for a, b in pairwise(offsets)]
 
 
 def best_fit(lengths: list[int], capacity: int) -> int:

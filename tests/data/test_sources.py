@@ -122,13 +122,15 @@ def test_csv_fields_stay_text(tmp_path: Path) -> None:
 def test_parquet_and_arrow(tmp_path: Path) -> None:
     table = pa.table({"a": [1, 2, None]})
     parquet.write_table(table, tmp_path / "a.parquet")
-    with pa.OSFile(str(tmp_path / "b.arrow"), "wb") as file, pa.ipc.new_stream(
-        file, table.schema
-    ) as writer:
+    with (
+        pa.OSFile(str(tmp_path / "b.arrow"), "wb") as file,
+        pa.ipc.new_stream(file, table.schema) as writer,
+    ):
         writer.write(table)
-    with pa.OSFile(str(tmp_path / "c.arrow"), "wb") as file, pa.ipc.new_file(
-        file, table.schema
-    ) as writer:
+    with (
+        pa.OSFile(str(tmp_path / "c.arrow"), "wb") as file,
+        pa.ipc.new_file(file, table.schema) as writer,
+    ):
         writer.write(table)
     for name in ("a.parquet", "b.arrow", "c.arrow"):
         assert rows(source(tmp_path / name)) == [{"a": 1}, {"a": 2}, {"a": None}]
@@ -150,7 +152,7 @@ def test_folders_globs_and_data_files(tmp_path: Path) -> None:
     assert names(source(tmp_path, data_files="b.jsonl")) == ["b.jsonl:1"]
     assert names(source(tmp_path, data_files=["sub/*", "b.jsonl"])) == ["c.json:1", "b.jsonl:1"]
     assert names(source(tmp_path / "notes.txt", ds_type="jsonl")) == ["notes.txt:1"]
-    with pytest.raises(DataError, match="unknown kind of file '.txt'; set ds_type"):
+    with pytest.raises(DataError, match=r"unknown kind of file '.txt'; set ds_type"):
         source(tmp_path / "notes.txt")
     with pytest.raises(DataError, match=r"x\*: no file matches"):
         source(tmp_path / "x*")
@@ -172,7 +174,7 @@ def test_splits_of_local_files(tmp_path: Path) -> None:
     assert names(source(tmp_path, split="test[1:]")) == ["test.jsonl:2", "test.jsonl:3"]
     assert names(source(tmp_path, split="train[2:4]")) == ["train-2.jsonl:3", "train.jsonl:1"]
     assert names(source(tmp_path / "test.jsonl", split="train[:1]")) == ["test.jsonl:1"]
-    with pytest.raises(DataError, match="no file of split 'dev'; there are: test.jsonl, train"):
+    with pytest.raises(DataError, match=r"no file of split 'dev'; there are: test.jsonl, train"):
         source(tmp_path, split="dev")
     with pytest.raises(DataError, match="is not understood for local data"):
         source(tmp_path, split="train[:1%]")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,6 +60,13 @@ def print_result(values: dict[str, Any], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(values))
         return
+    for name, value in _flat(values):
+        typer.echo(f"{name}: {value:.6g}" if isinstance(value, float) else f"{name}: {value}")
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
-        if value is not None:
-            typer.echo(f"{name}: {value:.6g}" if isinstance(value, float) else f"{name}: {value}")
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        elif value not in (None, [], {}):
+            yield prefix + name, value

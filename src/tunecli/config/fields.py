@@ -98,20 +98,17 @@ def in_words(annotation: Any) -> str:
     if str not in types:
         words += [str(choice) for kind in found for choice in kind.choices]
     for kind in found:
-        match kind.type:
-            case t if t is int and float not in types:
-                words.append("a whole number" + _range_in_words(kind))
-            case t if t is float:
-                words.append("a number" + _range_in_words(kind))
-            case t if t is str:
-                words.append("text that is not empty" if kind.limits else "text")
-            case t if t is list:
-                least = " with at least one entry" if kind.limits else ""
-                words.append(f"a list of {_plural(kind.item)}{least}")
-            case t if t is dict or section_of(t):
-                words.append("a mapping")
-            case t if t is Any:
-                words.append("any value")
+        if kind.type is int and float not in types:
+            words.append("a whole number" + _range_in_words(kind))
+        elif kind.type is float:
+            words.append("a number" + _range_in_words(kind))
+        elif kind.type is str:
+            words.append("text that is not empty" if kind.limits else "text")
+        elif kind.type is list:
+            least = " with at least one entry" if kind.limits else ""
+            words.append(f"a list of {_plural(kind.item)}{least}")
+        elif kind.type is dict or section_of(kind.type):
+            words.append("a mapping")
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 

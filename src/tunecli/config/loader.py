@@ -112,7 +112,7 @@ def _check(tree: dict[str, Any]) -> tuple[Config | None, list[Problem]]:
     meant = {suggestion((name,)) for name in wrong if name not in Config.model_fields}
     rest = {name: value for name, value in tree.items() if name not in wrong}
     crossed = _crossed(_validate({**STAND_INS, **rest})[1])
-    doubtful = wrong | meant
+    doubtful = (wrong & set(Config.model_fields)) | meant
     problems += [p for p in crossed if doubtful.isdisjoint(re.findall(r"\w+", f"{p.key} {p}"))]
     return None, problems
 

@@ -120,15 +120,14 @@ class ChatRenderer:
     def _render(
         self, messages: list[Message], tools: Any = None, **options: Any
     ) -> tuple[str, list[list[Span]]]:
-        from jinja2 import TemplateError
         from transformers.utils.chat_template_utils import render_jinja_template
 
         try:
             texts, generated = render_jinja_template(
                 [messages], tools, chat_template=self.template, **options, **self.variables
             )
-        except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
-            raise DataError(f"the chat template refuses the row: {error}") from None
+        except Exception as error:  # A template is a program: it may fail in any way.
+            raise DataError(f"the chat template refuses the row: {error}") from error
         return texts[0], generated
 
     def render(self, messages: list[Message], tools: Any = None) -> Conversation:
@@ -161,7 +160,9 @@ class ChatRenderer:
         plain = {"role", *TEXT_KEYS}
         extras = [{k: v for k, v in m.items() if k not in plain} for m in messages]
         for part in (extras if any(extras) else None, tools):
-            if part and (found := self.control.pattern.search(json.dumps(part, ensure_ascii=False))):
+            if part and (
+                found := self.control.pattern.search(json.dumps(part, ensure_ascii=False))
+            ):
                 raise DataError(
                     f"control token {found.group()!r} inside a tool definition, a tool call or "
                     "another property of a message: it would act as one"

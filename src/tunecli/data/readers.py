@@ -57,7 +57,7 @@ def _json_lines(path: Path) -> Iterator[Numbered]:
         for number, line in enumerate(file, 1):
             if number == 1:
                 line = _without_mark(line, path)
-            if line.strip():
+            if line := line.rstrip():
                 yield number, _row(_json(_text(line, path, number), path, number), path, number)
 
 

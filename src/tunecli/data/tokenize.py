@@ -117,9 +117,7 @@ class Encoder:
                 ids = [*ids, self.eos]
         array = np.array(ids, np.int32)
         labels = np.full(len(ids), IGNORE, np.int32)
-        for first, last in trained_tokens(
-            row.text, offsets, row.spans, self._control.texts
-        ):
+        for first, last in trained_tokens(row.text, offsets, row.spans, self._control.texts):
             labels[first + shift : last + shift] = array[first + shift : last + shift]
         if row.append_eos:
             labels[-1] = array[-1]
