@@ -15,7 +15,7 @@ from typing import NamedTuple
 HERE = Path(__file__).parent
 SEED = 7
 
-# A quarter of the questions get an opening, so that words before the question stop mattering.
+# A third of the questions get an opening, so that words before the question stop mattering.
 OPENINGS = (
     "Please tell me: ",
     "Quick question: ",
@@ -25,8 +25,14 @@ OPENINGS = (
     "I would like to know: ",
     "One more thing: ",
     "Another question: ",
+    "Could I ask you something? ",
+    "Here is a question for you: ",
+    "I forgot this: ",
+    "For my homework, ",
+    "Thank you. ",
+    "Say, ",
 )
-OPENING_SHARE = 0.25
+OPENING_SHARE = 0.35
 # Some people type without a capital letter or a question mark.
 CASUAL_SHARE = 0.25
 SYSTEM_MESSAGES = (
@@ -35,7 +41,7 @@ SYSTEM_MESSAGES = (
     "You answer questions about facts.",
 )
 SYSTEM_SHARE = 0.1
-# How many questions one conversation holds: most hold one, the others go on for up to four.
+# How many questions one conversation holds: half hold one, the others go on for up to four.
 CONVERSATION_LENGTHS = (1, 1, 1, 2, 3, 4)
 
 

@@ -16,6 +16,7 @@ from .model.attention import check_isolation
 from .model.loading import load_model, load_model_config, select_trained
 from .model.loss import TokenLoss
 from .model.precision import Precision
+from .model.sliced import fill_weights, sliced_source
 from .model.tokenizer import Vocabulary, load_tokenizer
 from .parallel import Layout, Mesh
 from .parallel.checks import check_layout
@@ -62,7 +63,10 @@ def build_model(
     config: Config, vocabulary: Vocabulary, precision: Precision, mesh: Mesh
 ) -> PreTrainedModel | PeftModel:
     """Load the model, wrap it in its adapter, and lay it out over the mesh."""
-    model = load_model(config, vocabulary, precision)
+    source = None
+    if mesh.layout.world_size > 1:
+        source = sliced_source(config, load_model_config(config), len(vocabulary.tokenizer))
+    model = load_model(config, vocabulary, precision, empty=source is not None)
     if config.adapter:
         model = add_adapter(model, config, vocabulary)
     else:
@@ -76,6 +80,8 @@ def build_model(
         if reentrant and config.adapter:
             model.enable_input_require_grads()
     parallelize(model, mesh, config.fsdp_config, precision.compute)
+    if source is not None:
+        fill_weights(model, source)
     model.to(precision.device)
     model.train()
     return model

@@ -174,10 +174,8 @@ class Cache:
     ) -> Prepared:
         template = self.path / "t.jinja"
         template.write_text(self.template)
-        return prepared(
-            self.path, self.rows, tokenizer, {"chat_template_jinja": str(template), **(entry or {})},
-            **values,
-        )  # fmt: skip
+        entry = {"chat_template_jinja": str(template), **(entry or {})}
+        return prepared(self.path, self.rows, tokenizer, entry, **values)
 
 
 def test_cache_is_found_again_and_never_stale(tmp_path: Path) -> None:

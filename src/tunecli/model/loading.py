@@ -10,6 +10,7 @@ import torch
 
 from ..errors import ConfigError, ModelError, Problem
 from .attention import resolve_attention
+from .sliced import empty_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -72,12 +73,16 @@ def load_model_config(config: Config) -> PreTrainedConfig:
 
 
 def load_model(
-    config: Config, vocabulary: Vocabulary, precision: Precision, dtype: torch.dtype | None = None
+    config: Config,
+    vocabulary: Vocabulary,
+    precision: Precision,
+    dtype: torch.dtype | None = None,
+    empty: bool = False,
 ) -> PreTrainedModel:
     """Load (or initialise) the base model on the CPU (quantized: where its kernels are).
 
     Weights that will be trained are float32, others have the compute type; `dtype` overrides
-    both.
+    both. `empty` reads no weights: see `tunecli.model.sliced`.
 
     Raises:
         ModelError: It cannot be loaded.
@@ -91,11 +96,12 @@ def load_model(
         "dtype": dtype,
         "attn_implementation": resolve_attention(config.attn_implementation),
     }
-    if config.reinit_weights:
+    remote = {"trust_remote_code": bool(config.trust_remote_code)}
+    if empty:
+        model = empty_model(model_config, arguments | remote)
+    elif config.reinit_weights:
         torch.manual_seed(config.seed)
-        model = AutoModelForCausalLM.from_config(
-            model_config, trust_remote_code=bool(config.trust_remote_code), **arguments
-        )
+        model = AutoModelForCausalLM.from_config(model_config, **arguments, **remote)
     else:
         if quantization := _quantization(config, precision):
             arguments["quantization_config"] = quantization

@@ -1,0 +1,123 @@
+"""What ranks run. The server process of `world.py` imports this module before it forks."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+import tunecli.api
+from tunecli.builder import build
+from tunecli.config import Config
+from tunecli.errors import TunecliError
+from tunecli.model.loss import TokenLoss
+from tunecli.parallel.processes import join_processes
+from tunecli.reporter import Reporter
+from tunecli.training.loop import Trainer
+
+# Imported where they are used, in the product: imported here to be there after the fork.
+for _name in (
+    "bitsandbytes",
+    "datasets",
+    "peft",
+    "torch.distributed.checkpoint",
+    "transformers.models.llama.modeling_llama",
+):
+    try:
+        importlib.import_module(_name)
+    except ImportError:
+        pass
+
+Rows = list[tuple[int, ...]]
+"""Rows as token ids."""
+
+
+def train(config: Config) -> None:
+    """The command, as a launcher would start it."""
+    tunecli.api.train(config, Reporter(quiet=True))
+
+
+def evaluate(config: Config, model_dir: str | None = None) -> tuple[float, int]:
+    """Loss and number of trained tokens of the evaluation rows."""
+    result = tunecli.api.evaluate(config, Reporter(quiet=True), model_dir)
+    return result.eval_loss, result.eval_trained_tokens
+
+
+def refusal(config: Config) -> str:
+    """What `train` has against `config`."""
+    try:
+        train(config)
+    except TunecliError as error:
+        return str(error)
+    raise AssertionError("nothing was refused")
+
+
+class _Stop(Exception):
+    pass
+
+
+class _Dying(Trainer):
+    last: int
+
+    def _step(self, batch: Any) -> dict[str, float]:
+        if self.state.step == self.last:
+            raise _Stop
+        return super()._step(batch)
+
+
+def train_until(config: Config, step: int) -> None:
+    """Train, and die right after `step` updates: what is on disk then is all that is left."""
+    with join_processes() as processes:
+        trainer = _Dying(build(config, processes, Reporter(quiet=True)))
+        trainer.last = step
+        try:
+            trainer.run()
+        except _Stop:
+            return
+    raise AssertionError("training ended first")
+
+
+@dataclass(frozen=True)
+class _Recording(TokenLoss):
+    seen: list[Rows] = field(default_factory=list)
+
+    def __call__(self, model: Any, batch: Any) -> torch.Tensor:
+        self.seen.append([tuple(row) for row in batch.input_ids.tolist()])
+        return super().__call__(model, batch)
+
+
+def rows_read(config: Config) -> list[Rows]:
+    """The rows of each micro-batch that this rank trained on."""
+    with join_processes() as processes:
+        job = build(config, processes, Reporter(quiet=True))
+        loss = _Recording(job.loss.tp_group, job.loss.tp_rank, job.loss.context)
+        Trainer(replace(job, loss=loss)).run()
+    return loss.seen
+
+
+def elements_held(config: Config) -> int:
+    """Elements of all parameters that lie on this rank between steps."""
+    with join_processes() as processes:
+        job = build(config, processes, Reporter(quiet=True))
+        Trainer(job).run()
+        local = (getattr(p, "to_local", lambda p=p: p)() for p in job.model.parameters())
+        return sum(part.numel() for part in local)
+
+
+def fail(rank: int, how: str) -> int:
+    """Return this rank's number, but on `rank` raise, die or hang; others wait for it."""
+    me = torch.distributed.get_rank()
+    if me == rank:
+        if how == "raise":
+            raise ValueError("this rank's own error")
+        if how == "die":
+            import os
+
+            os._exit(3)
+        import time
+
+        time.sleep(600)
+    torch.distributed.barrier()
+    return me
