@@ -49,9 +49,7 @@ def words(start: int, count: int) -> str:
 
 def chat_rows(count: int) -> list[dict[str, Any]]:
     """Rows of different lengths: questions of 1 to 4 words, answers of 1 to 6."""
-    return [
-        chat_row(words(i, 1 + i % 4), words(3 * i + 1, 1 + (i * 5) % 6)) for i in range(count)
-    ]
+    return [chat_row(words(i, 1 + i % 4), words(3 * i + 1, 1 + (i * 5) % 6)) for i in range(count)]
 
 
 def run_config(tmp_path: Path, rows: list[dict[str, Any]] | None = None, **values: Any) -> Config:
@@ -70,7 +68,6 @@ def run_config(tmp_path: Path, rows: list[dict[str, Any]] | None = None, **value
         "save_strategy": "no",
         "output_dir": str(tmp_path / "out"),
         "dataset_prepared_path": str(tmp_path / "prepared"),
-        "dataset_processes": 1,
     }
     merged = {**defaults, **values}
     return Config.model_validate({k: v for k, v in merged.items() if v is not None})

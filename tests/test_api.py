@@ -72,9 +72,7 @@ def test_chat_answers_from_a_finished_run(tmp_path, values):
     session.reset()
     assert session.messages == []
     assert session.ask("w0 w1") == first
-    sampling = ChatSession.load(
-        config.output_dir, max_new_tokens=5, temperature=1.0, system="w3"
-    )
+    sampling = ChatSession.load(config.output_dir, max_new_tokens=5, temperature=1.0, system="w3")
     assert "".join(sampling.stream("w1")) is not None
     assert sampling.messages[0] == {"role": "system", "content": "w3"}
 

@@ -1,7 +1,7 @@
 """tunecli: fine-tune language models from one YAML file.
 
-    from tunecli import load_config, train
-    train(load_config("config.yaml"))
+from tunecli import load_config, train
+train(load_config("config.yaml"))
 """
 
 from __future__ import annotations

@@ -169,5 +169,3 @@ class _PlainTask:
         self._reporter.info(
             f"{self._description}: {self._done:g}{of}{unit} in {elapsed:.1f} s{left}{status}"
         )
-
-

@@ -59,9 +59,7 @@ def test_version_and_help(capsys):
 @pytest.mark.parametrize("arguments", [["--help"], ["validate", "{config}"]])
 def test_answers_come_in_under_a_second(tmp_path, arguments):
     path = str(_write(tmp_path))
-    best = min(
-        _timed(*(argument.format(config=path) for argument in arguments)) for _ in range(3)
-    )
+    best = min(_timed(*(argument.format(config=path) for argument in arguments)) for _ in range(3))
     assert best < 1.0
 
 

@@ -102,7 +102,6 @@ def test_keys_that_are_used_get_a_note_or_an_error(name: str) -> None:
         ("adam_eps: 1e-9", "c.adam_epsilon", 1e-9),
         ("model_config: {rope_theta: 1}", "c.overrides_of_model_config", {"rope_theta": 1}),
         ("sequence_parallel_degree: 2", "c.context_parallel_size", 2),
-        ("dataset_num_proc: 2", "c.dataset_processes", 2),
         ("bfloat16: true", "c.bf16", True),
         ("float16: true", "c.fp16", True),
         ("flash_attention: true", "c.attn_implementation", "flash_attention_2"),

@@ -46,7 +46,7 @@ def weight_error(ours: torch.Tensor, theirs: torch.Tensor) -> float:
 def errors(ours: Outcome, theirs: Outcome) -> dict[str, float]:
     """The largest relative error of each metric and of the weights; counters must be equal."""
     assert len(ours.lines) == len(theirs.lines)
-    worst = {name: 0.0 for name in (*MEASURED, "weights")}
+    worst = dict.fromkeys((*MEASURED, "weights"), 0.0)
     for mine, other in zip(ours.lines, theirs.lines, strict=True):
         assert mine.keys() == other.keys()
         assert {k: mine[k] for k in COUNTED if k in mine} == {

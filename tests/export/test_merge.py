@@ -68,9 +68,7 @@ def test_trained_rows_of_added_tokens_survive(tmp_path, count, tied):
 
 def test_template_tokens_and_stops_travel(tmp_path):
     write_model_dir(tmp_path / "model", tokenizer=toy_tokenizer(template="{{ messages }}"))
-    config = run_config(
-        tmp_path, chat_template="jinja", chat_template_jinja=toy_template, **LORA
-    )
+    config = run_config(tmp_path, chat_template="jinja", chat_template_jinja=toy_template, **LORA)
     train(config)
     for directory in (merge(config), tmp_path / "out"):
         tokenizer = AutoTokenizer.from_pretrained(directory)

@@ -9,10 +9,10 @@ from toys import END, EOS, toy_model, toy_tokenizer, write_model_dir
 
 from tunecli import train
 from tunecli.builder import build_model, build_vocabulary
+from tunecli.data import Batch
 from tunecli.errors import ConfigError, MissingDependencyError, ModelError
 from tunecli.model.attention import check_isolation, resolve_attention
 from tunecli.model.loading import load_model
-from tunecli.data import Batch
 from tunecli.model.loss import TokenLoss
 from tunecli.model.precision import Precision
 from tunecli.model.saving import turn_end_ids
@@ -266,9 +266,7 @@ def test_quantized_bases_name_the_missing_package(tmp_path, monkeypatch):
     import importlib.util
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    config = run_config(
-        tmp_path, adapter="qlora", load_in_4bit=True, lora_r=4, lora_alpha=8
-    )
+    config = run_config(tmp_path, adapter="qlora", load_in_4bit=True, lora_r=4, lora_alpha=8)
     with pytest.raises(MissingDependencyError, match=r"tunecli\[quant\]"):
         _model(config)
 

@@ -53,9 +53,7 @@ def test_first_step_is_that_of_plain_torch(tmp_path, packing):
 @pytest.mark.parametrize(("micro", "steps"), [(2, 1), (1, 2)])
 def test_tokens_weigh_alike_however_the_step_is_cut(tmp_path, micro, steps):
     rows = [chat_row("w0", ""), chat_row("w1", words(2, 8))]
-    config = run_config(
-        tmp_path, rows, micro_batch_size=micro, gradient_accumulation_steps=steps
-    )
+    config = run_config(tmp_path, rows, micro_batch_size=micro, gradient_accumulation_steps=steps)
     train(config)
     loss, count, norm = _plain_loss_and_norm(toy_model(), _rows_of(config))
     assert count == 1 + 9
@@ -163,8 +161,8 @@ def test_evaluation_is_token_weighted_and_free_of_dropout(tmp_path):
 
 def test_early_stop_and_best_model(tmp_path):
     config = run_config(
-        tmp_path, learning_rate=5.0, max_grad_norm=0, eval_steps=1, save_steps=1, max_steps=6, save_strategy="steps",
-        val_set_size=3, early_stopping_patience=2, load_best_model_at_end=True,
+        tmp_path, learning_rate=5.0, max_grad_norm=0, eval_steps=1, save_steps=1, max_steps=6,
+        save_strategy="steps", val_set_size=3, early_stopping_patience=2, load_best_model_at_end=True,
         save_total_limit=1,
     )  # fmt: skip
     result = train(config)

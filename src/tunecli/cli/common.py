@@ -39,7 +39,7 @@ def silence_libraries(reporter: Reporter) -> None:
     """Keep the bars of other libraries out of ours, and all bars out of logs."""
     import datasets
     import transformers
-    from huggingface_hub.utils import disable_progress_bars
+    from huggingface_hub.utils.tqdm import disable_progress_bars
 
     datasets.disable_progress_bars()
     transformers.utils.logging.disable_progress_bar()

@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .common import EPILOG, OVERRIDES, ConfigFile, Json, Quiet
-from .common import make_reporter, print_result, read_config, silence_libraries
+from .common import (
+    EPILOG,
+    OVERRIDES,
+    ConfigFile,
+    Json,
+    Quiet,
+    make_reporter,
+    print_result,
+    read_config,
+    silence_libraries,
+)
 
 if TYPE_CHECKING:
     from ..chat import ChatSession

@@ -8,8 +8,16 @@ from typing import Annotated
 
 import typer
 
-from .common import EPILOG, OVERRIDES, ConfigFile, Json, Quiet
-from .common import make_reporter, print_result, read_config
+from .common import (
+    EPILOG,
+    OVERRIDES,
+    ConfigFile,
+    Json,
+    Quiet,
+    make_reporter,
+    print_result,
+    read_config,
+)
 
 
 def register(app: typer.Typer) -> None:

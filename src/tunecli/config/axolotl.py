@@ -59,7 +59,6 @@ KEYS: Mapping[str, Rule] = dict(
         ("adam_eps", _to("adam_epsilon")),
         ("model_config", _to("overrides_of_model_config")),
         ("sequence_parallel_degree", _to("context_parallel_size")),
-        ("dataset_num_proc", _to("dataset_processes")),
         ("bfloat16", _to("bf16", "weights stay float32, computation is bfloat16", True)),
         ("float16", _to("fp16", "weights stay float32, computation is float16", True)),
         ("flash_attention", _to("attn_implementation", value="flash_attention_2")),
@@ -77,6 +76,8 @@ KEYS: Mapping[str, Rule] = dict(
                "tiled_mlp chunked_cross_entropy unsloth_cross_entropy_loss unsloth_lora_mlp "
                "unsloth_lora_qkv unsloth_lora_o unsloth_rms_norm unsloth_rope", _KERNEL),
         ("plugins", _ignored("kernels need no plugin here")),
+        *_each("dataset_processes dataset_num_proc", _ignored("tokenization uses every core")),
+        ("tokenizer_type", _ignored("the class is read from the tokenizer's own files")),
         *_each("local_rank ddp ddp_timeout ddp_bucket_cap_mb ddp_broadcast_buffers "
                "ddp_find_unused_parameters accelerator_config world_size", _OWN_LAYOUT),
         *_each("sample_packing_group_size sample_packing_bin_size sample_packing_sequentially "

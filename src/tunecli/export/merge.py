@@ -57,9 +57,7 @@ def merge_adapter(
         try:
             model = PeftModel.from_pretrained(base, str(adapter_dir))
         except (RuntimeError, ValueError, KeyError, OSError) as error:
-            raise ModelError(
-                f"{adapter_dir} does not fit {config.base_model}: {error}"
-            ) from error
+            raise ModelError(f"{adapter_dir} does not fit {config.base_model}: {error}") from error
         model.eval()
         expected = _probe(model)
         if torch.equal(before, expected):

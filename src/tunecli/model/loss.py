@@ -118,4 +118,4 @@ def vocab_parallel_cross_entropy(
         group: The processes that share the vocabulary.
         rank: Which equal part of it this process has.
     """
-    return _VocabParallelCrossEntropy.apply(logits, labels, group, rank)
+    return _VocabParallelCrossEntropy.apply(logits, labels, group, rank)  # type: ignore[no-any-return,no-untyped-call]

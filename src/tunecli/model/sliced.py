@@ -120,7 +120,7 @@ def fill_weights(model: nn.Module, directory: Path) -> None:
     Raises:
         ModelError: A file cannot be read.
     """
-    from torch.distributed import checkpoint as dcp
+    import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.api import CheckpointException
 
     stored = dict(_stored_shapes(directory))

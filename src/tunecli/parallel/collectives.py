@@ -33,7 +33,7 @@ def all_to_all(
     x: torch.Tensor, group: dist.ProcessGroup, *, scatter: int, gather: int
 ) -> torch.Tensor:
     """Split `x` along dim `scatter` over the group and join what arrives along dim `gather`."""
-    return _AllToAll.apply(x, group, scatter, gather)  # type: ignore[no-untyped-call,no-any-return]
+    return _AllToAll.apply(x, group, scatter, gather)  # type: ignore[no-untyped-call]
 
 
 class _AllGather(torch.autograd.Function):
@@ -57,4 +57,4 @@ class _AllGather(torch.autograd.Function):
 
 def all_gather(x: torch.Tensor, group: dist.ProcessGroup, *, dim: int) -> torch.Tensor:
     """Join the `x` of every process along `dim`; gradients are added up and split again."""
-    return _AllGather.apply(x, group, dim)  # type: ignore[no-untyped-call,no-any-return]
+    return _AllGather.apply(x, group, dim)  # type: ignore[no-untyped-call]

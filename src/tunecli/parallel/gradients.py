@@ -20,7 +20,8 @@ def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> torch
     gradients = [_settled(p) for p in parameters if p.grad is not None]
     sums: dict[tuple[dist.ProcessGroup, ...], torch.Tensor] = {}
     for gradient in gradients:
-        local, groups = gradient, ()
+        local = gradient
+        groups: tuple[dist.ProcessGroup, ...] = ()
         if isinstance(gradient, DTensor):
             local = gradient.to_local()
             groups = tuple(

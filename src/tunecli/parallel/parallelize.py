@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
 from .context import ATTENTION, register_attention
 from .shard import apply_sharding
@@ -16,9 +15,7 @@ if TYPE_CHECKING:
     from .mesh import Mesh
 
 
-def parallelize(
-    model: nn.Module, mesh: Mesh, options: FsdpConfig, compute: torch.dtype
-) -> None:
+def parallelize(model: Any, mesh: Mesh, options: FsdpConfig, compute: torch.dtype) -> None:
     """Lay `model` out over `mesh`, in place. Adapters must be in it already.
 
     1. Context parallelism changes no weight: attention is exchanged for one that brings rows

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 
 if TYPE_CHECKING:
     from ..config import FsdpConfig
@@ -42,13 +47,14 @@ def apply_sharding(
         cast_forward_inputs=False,
     )
     offload = CPUOffloadPolicy() if options.offload_params else OffloadPolicy()
-    arguments = {
-        "mesh": mesh.weights[axes],
-        "mp_policy": policy,
-        "offload_policy": offload,
-        "reshard_after_forward": options.reshard_after_forward,
-    }
+    shard = partial(
+        fully_shard,
+        mesh=mesh.weights[axes],
+        mp_policy=policy,
+        offload_policy=offload,
+        reshard_after_forward=options.reshard_after_forward,
+    )
     if options.auto_wrap_policy != "NO_WRAP":
         for layer in layers:
-            fully_shard(layer, **arguments)
-    fully_shard(model, **arguments)
+            shard(layer)
+    shard(model)

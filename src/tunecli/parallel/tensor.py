@@ -25,6 +25,7 @@ from torch.distributed.tensor.parallel import (
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+    from transformers import PreTrainedModel
 
 HEAD_DIM = 2
 """Dim of the heads where per-head norms work, in `[batch, sequence, heads, head]`."""
@@ -75,7 +76,7 @@ def plan_problem(model_config: Any) -> str | None:
     return None
 
 
-def apply_tensor_parallel(model: nn.Module, base: nn.Module, mesh: DeviceMesh) -> None:
+def apply_tensor_parallel(model: PreTrainedModel, base: Any, mesh: DeviceMesh) -> None:
     """Split the layers of `model` over `mesh` (one axis), in place.
 
     Args:
@@ -114,7 +115,7 @@ def _style(name: str, plan: dict[str, str]) -> str | None:
     return plan.get(generic)
 
 
-def _copies(module: nn.Module) -> list[nn.Module]:
+def _copies(module: Any) -> list[nn.Module]:
     """Return the module itself, or the frozen and trained copies that PEFT keeps of it."""
     if hasattr(module, "modules_to_save"):
         return [module.original_module, *module.modules_to_save.values()]
@@ -125,7 +126,7 @@ def _weight(module: nn.Module) -> Any:
     return _copies(module)[-1].weight
 
 
-def _split(module: nn.Module, style: str, mesh: DeviceMesh) -> None:
+def _split(module: Any, style: str, mesh: DeviceMesh) -> None:
     if style == NORM:
         parallelize_module(
             module, mesh, SequenceParallel(sequence_dim=HEAD_DIM, use_local_output=True),
@@ -136,9 +137,8 @@ def _split(module: nn.Module, style: str, mesh: DeviceMesh) -> None:
         parallelize_module(module, mesh, _linear(style), src_data_rank=None)
         return
     parallelize_module(module.base_layer, mesh, _linear(style), src_data_rank=None)
-    first, second = Replicated(), _linear(style)
-    if style in ROWWISE:
-        first, second = second, first
+    whole, split = Replicated(), _linear(style)
+    first, second = (split, whole) if style in ROWWISE else (whole, split)
     for adapter in module.lora_A:
         parallelize_module(module.lora_A[adapter], mesh, first, src_data_rank=None)
         parallelize_module(module.lora_B[adapter], mesh, second, src_data_rank=None)
@@ -165,4 +165,3 @@ def _mark_input(name: str, module: nn.Module, mesh: DeviceMesh) -> None:
             use_local_output=False,
         )
     parallelize_module(module, mesh, style)
-

@@ -224,7 +224,7 @@ class Trainer:
             # tokens of short rows, short windows and lightly loaded ranks more than others.
             # Sharding averages gradients over its ranks; times their number that is the sum.
             scale = job.mesh.layout.token_ranks / batch.trained_tokens
-            self.scaler.scale(loss * scale).backward()
+            torch.autograd.backward(self.scaler.scale(loss * scale))
             loss_sum += loss.detach()
         self.scaler.unscale_(job.optimizer)
         norm = clip_gradients(job.model.parameters(), job.config.max_grad_norm)
@@ -420,4 +420,3 @@ def _resume_from(job: Job) -> ckpt.Checkpoint | None:
             job.reporter.info(f"no checkpoint in {job.output_dir}: training starts at step 0")
         return found
     return None
-

@@ -35,13 +35,15 @@ def register_optimizer(name: str) -> Callable[[Factory], Factory]:
 
 @register_optimizer("adamw_torch_fused")
 def _adamw_fused(groups: list[dict[str, Any]], config: Config) -> torch.optim.Optimizer:
-    return _adamw(groups, config, fused=True)
+    return _make_adamw(groups, config, fused=True)
 
 
 @register_optimizer("adamw_torch")
-def _adamw(
-    groups: list[dict[str, Any]], config: Config, fused: bool = False
-) -> torch.optim.Optimizer:
+def _adamw(groups: list[dict[str, Any]], config: Config) -> torch.optim.Optimizer:
+    return _make_adamw(groups, config, fused=False)
+
+
+def _make_adamw(groups: list[dict[str, Any]], config: Config, fused: bool) -> torch.optim.Optimizer:
     arguments = {
         "lr": config.learning_rate,
         "betas": (config.adam_beta1, config.adam_beta2),

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .base import Count, Section
+from .base import Section
 
 FileType = Literal["json", "jsonl", "parquet", "csv", "arrow"]
 TrainOnEnd = Literal["all", "turn", "last", "none"]
@@ -117,5 +117,3 @@ class DataConfig(Section):
     """Shuffle rows each epoch. `false`: the order of the sources."""
     dataset_prepared_path: str = "last_run_prepared"
     """Folder of the prepared cache."""
-    dataset_processes: Count | None = None
-    """Processes that tokenize; left out, one for each core."""

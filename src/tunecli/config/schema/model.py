@@ -35,7 +35,7 @@ class ModelConfig(Section):
     """Hub id or local directory of the model to fine-tune."""
     revision_of_model: str | None = None
     """Branch, tag or commit of `base_model` on the Hub."""
-    model_type: Literal["AutoModelForCausalLM"] | str | None = None
+    model_type: str | None = None
     """Class that the model must have (as in its `architectures`); left out, the right causal
     language model class is found."""
     reinit_weights: bool = False
@@ -50,8 +50,6 @@ class ModelConfig(Section):
 
     tokenizer_config: str | None = None
     """Hub id or local directory of the tokenizer, where it is not `base_model`."""
-    tokenizer_type: str | None = None
-    """Class that the tokenizer must have, such as `LlamaTokenizer`; only checked."""
     special_tokens: SpecialTokens = Field(default_factory=SpecialTokens)
     """Special tokens to set or to replace."""
     tokens: list[str] = Field(default_factory=list)
