@@ -25,6 +25,7 @@ from .data import PrepareReport, prepare
 from .errors import ConfigError, ModelError, Problem
 from .export.merge import base_dtype, merge_adapter
 from .files import write_text
+from .launch import LOGS
 from .model.loading import is_adapter_dir, load_model_config
 from .model.precision import Precision
 from .model.saving import save_model
@@ -101,7 +102,11 @@ def _set_aside(config: Config, reporter: Reporter) -> None:
         return
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     aside = directory.with_name(f"{directory.name}.{stamp}")
-    shutil.move(directory, aside)
+    aside.mkdir()
+    for entry in directory.iterdir():
+        # Other ranks are writing their logs already, and append to what is there.
+        if entry.name != LOGS:
+            shutil.move(entry, aside / entry.name)
     reporter.info(f"{directory} holds an earlier run: moved to {aside}")
 
 

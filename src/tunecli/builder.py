@@ -21,8 +21,9 @@ from .model.tokenizer import Vocabulary, load_tokenizer
 from .parallel import Layout, Mesh
 from .parallel.checks import check_layout
 from .parallel.context import ContextSplit, choose_backend
+from .parallel.layout_table import describe_layout
 from .parallel.parallelize import parallelize
-from .parallel.processes import Processes
+from .parallel.processes import TIMEOUT, Processes
 from .training.loop import Job
 from .training.optimizer import build_optimizer, check_optimizer
 
@@ -180,6 +181,10 @@ def build(config: Config, processes: Processes, reporter: Reporter) -> Job:
     check_local(config)
     check_optimizer(config.optimizer)
     mesh = build_mesh(config, processes)
+    if mesh.layout.world_size > 1:
+        reporter.info(
+            describe_layout(mesh.layout, processes.device_of, processes.backend, TIMEOUT)
+        )
     precision = Precision.from_config(config, mesh.device)
     model_config = load_model_config(config)
     check_layout(config, model_config, mesh.layout)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from distributed.conftest import Bench
-from distributed.layouts import EVERY, with_backends
+from distributed.layouts import EVERY, params, with_backends
 from runs import chat_rows
 
 from tunecli.parallel import Layout
@@ -38,25 +38,38 @@ TUNING: dict[str, dict[str, Any]] = {
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "sgd": {"optimizer": "sgd", "learning_rate": 0.5},
-    "adamw": {"optimizer": "adamw_torch", "learning_rate": 5e-3},
+    # Adam divides each gradient by its own size, so that rounding of a gradient near zero moves
+    # its weight as far as any: with the usual epsilon of 1e-8 single weights differ by 1e-4. This
+    # one is above the rounding and below the gradients.
+    "adamw": {"optimizer": "adamw_torch", "learning_rate": 5e-3, "adam_epsilon": 1e-4},
 }
+LIMIT = 1e-5
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def _check(
+    bench: Bench, layout: Layout, backend: str, tuning: str, tied: bool, optimizer: str
+) -> None:
+    values = {**COMMON, **OPTIMIZERS[optimizer], **TUNING[tuning]}
+    found = bench.compare(
+        f"matrix, {tuning}, {optimizer}",
+        layout,
+        tied=tied,
+        context_parallel_backend=backend,
+        **values,
+    )
+    assert max(found.values()) <= LIMIT, found
+
+
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 @pytest.mark.parametrize("tuning", TUNING)
 @pytest.mark.parametrize(("layout", "backend"), with_backends(*EVERY))
-def test_layout(
-    bench: Bench, layout: Layout, backend: str, tuning: str, tied: bool, optimizer: str
-) -> None:
-    values = {**COMMON, **TUNING[tuning], **OPTIMIZERS[optimizer]}
-    if tuning == "lora" and optimizer == "sgd":
-        values["learning_rate"] = 2.0
-    found = bench.compare(
-        f"{tuning}, {optimizer}", layout, tied=tied, context_parallel_backend=backend, **values
-    )
-    print(found)
-    assert found["loss"] <= 1e-5
-    assert found["grad_norm"] <= 1e-5
-    assert found["eval_loss"] <= 1e-5
-    assert found["weights"] <= 1e-5
+def test_sgd(bench: Bench, layout: Layout, backend: str, tuning: str, tied: bool) -> None:
+    _check(bench, layout, backend, tuning, tied, "sgd")
+
+
+# Both backends of context parallelism give the same gradients (above): once is enough here.
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("tuning", TUNING)
+@pytest.mark.parametrize("layout", params(*EVERY))
+def test_adamw(bench: Bench, layout: Layout, tuning: str, tied: bool) -> None:
+    _check(bench, layout, "auto", tuning, tied, "adamw")

@@ -24,7 +24,7 @@ def _without_times(lines):
     return [{k: v for k, v in line.items() if k not in TIMES} for line in lines]
 
 
-class _StopError(Exception):
+class _Stop(Exception):
     pass
 
 
@@ -34,10 +34,10 @@ def _train_until(config, step):
     class Dying(Trainer):
         def _step(self, batch):
             if self.state.step == step:
-                raise _StopError
+                raise _Stop
             return super()._step(batch)
 
-    with pytest.raises(_StopError):
+    with pytest.raises(_Stop):
         Dying(build_job(config)).run()
 
 

@@ -162,8 +162,8 @@ def test_evaluation_is_token_weighted_and_free_of_dropout(tmp_path):
 def test_early_stop_and_best_model(tmp_path):
     config = run_config(
         tmp_path, learning_rate=5.0, max_grad_norm=0, eval_steps=1, save_steps=1, max_steps=6,
-        save_strategy="steps", val_set_size=3, early_stopping_patience=2, load_best_model_at_end=True,
-        save_total_limit=1,
+        save_strategy="steps", val_set_size=3, early_stopping_patience=2,
+        load_best_model_at_end=True, save_total_limit=1,
     )  # fmt: skip
     result = train(config)
     evaluations = [line["eval_loss"] for line in metrics(config) if "eval_loss" in line]

@@ -14,6 +14,7 @@ import typer
 from .._version import __version__
 from ..config import redact
 from ..errors import TunecliError
+from ..launch.failures import record_failure
 from . import data, models, samples, training, validation
 
 app = typer.Typer(
@@ -50,6 +51,7 @@ def main() -> None:
     try:
         app()
     except TunecliError as error:
+        record_failure(error)  # where torchrun, if it has started this process, looks for it
         typer.echo(f"error: {redact(str(error))}", err=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:

@@ -21,6 +21,11 @@ ConfigFile = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show warnings and errors only.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
+
+class Worker:
+    """The object of a command's context in a process that `tunecli` has started as one of many."""
+
+
 OVERRIDES: dict[str, Any] = {
     "allow_extra_args": True,
     "ignore_unknown_options": True,

@@ -55,7 +55,7 @@ class Failure:
     follows: bool = False
 
     @classmethod
-    def from_exception(cls, error: BaseException, rank: int) -> Failure:
+    def from_exception(cls, error: BaseException, rank: int = 0) -> Failure:
         """Describe what an exception that is being handled means for its rank."""
         known = isinstance(error, TunecliError)
         text = str(error) if known else traceback.format_exc().strip()
@@ -105,9 +105,12 @@ class Failure:
         return RankFailed(text, self.exit_code)
 
 
-def record_failure(error: BaseException, rank: int) -> Failure:
-    """Write the exception being handled where the elastic launcher that started us looks."""
-    failure = Failure.from_exception(error, rank)
+def record_failure(error: BaseException) -> Failure:
+    """Write the exception being handled where an elastic launcher looks for it, if there is one.
+
+    The launcher knows by the file's name whose it is.
+    """
+    failure = Failure.from_exception(error)
     if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
         failure.write(Path(path))
     return failure

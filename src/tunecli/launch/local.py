@@ -61,8 +61,8 @@ def launch(
             failure = failures_of(errors, failed.failures, plan.per_machine * machines.rank)
             raise failure.error(log_dir / f"rank-{failure.rank}.log") from None
         except SignalException as ended:
-            name = signal.Signals(ended.sigval).name
-            raise RankFailed(f"ended by {name}", 128 + ended.sigval) from None
+            by = signal.Signals(ended.sigval).name
+            raise RankFailed(f"ended by {by}", 128 + ended.sigval) from None
         except (dist.DistNetworkError, dist.DistStoreError) as error:
             raise TunecliError(_meeting(machines, error)) from error
 

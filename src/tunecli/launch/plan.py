@@ -62,7 +62,8 @@ def plan_processes(config: ParallelConfig, gpus: int, machines: int = 1) -> Plan
 
     It is the product of the four sizes, where one left out counts 1: with one exception. Where
     there are GPUs and `dp_shard_size` is left out, all GPUs are used, and `dp_shard` takes what
-    the other sizes leave. Without GPUs the processes share the CPU.
+    the other sizes leave. Without GPUs the processes share the CPU, and a `dp_shard_size` left out
+    grows only until every machine has an equal number of processes.
 
     Args:
         config: Sizes of the axes.
@@ -75,12 +76,12 @@ def plan_processes(config: ParallelConfig, gpus: int, machines: int = 1) -> Plan
     sizes = {axis: getattr(config, key) or 1 for axis, key in KEYS.items()}
     others = math.prod(sizes.values())
     note = None
-    if config.dp_shard_size is None and gpus:
-        available = gpus * machines
+    if config.dp_shard_size is None:
+        available = gpus * machines or math.lcm(others, machines)
         if available % others:
             raise ConfigError([_mismatch(sizes, f"{_gpus(available)} there")])
         sizes["dp_shard"] = available // others
-        if available > 1:
+        if gpus and available > 1:
             note = f"dp_shard_size left out: {sizes['dp_shard']}, to use {_gpus(available, False)}"
     layout = Layout(**sizes)
     if layout.world_size % machines:

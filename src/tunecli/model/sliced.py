@@ -120,8 +120,9 @@ def fill_weights(model: nn.Module, directory: Path) -> None:
     Raises:
         ModelError: A file cannot be read.
     """
-    import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.state_dict_loader import load
 
     stored = dict(_stored_shapes(directory))
     wanted: dict[str, list[torch.Tensor]] = {}
@@ -136,8 +137,8 @@ def fill_weights(model: nn.Module, directory: Path) -> None:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
                 # Each process plans and reads for itself: there is nothing to agree on.
-                reader = dcp.HuggingFaceStorageReader(str(directory))
-                dcp.load(part, storage_reader=reader, no_dist=True)
+                reader = HuggingFaceStorageReader(str(directory))
+                load(part, storage_reader=reader, no_dist=True)
     except (CheckpointException, OSError) as error:
         cause = str(error).strip().splitlines()[-1]
         raise ModelError(f"the weights in {directory} cannot be read: {cause}") from error

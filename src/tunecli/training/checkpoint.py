@@ -25,10 +25,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from ..errors import CheckpointError
 from ..files import temporary_name, whole_directory, write_json
@@ -67,12 +70,12 @@ class _MetadataUnpickler(pickle.Unpickler):
         raise CheckpointError(f"the checkpoint's index names {module}.{name}: not a checkpoint")
 
 
-class _SafeReader(dcp.FileSystemReader):
-    def read_metadata(self, *args: Any, **kwargs: Any) -> dcp.metadata.Metadata:
+class _SafeReader(FileSystemReader):
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         data = (Path(self.path) / ".metadata").read_bytes()
-        metadata = _MetadataUnpickler(io.BytesIO(data)).load()
+        metadata: Metadata = _MetadataUnpickler(io.BytesIO(data)).load()
         if metadata.storage_meta is None:
-            metadata.storage_meta = dcp.metadata.StorageMeta()
+            metadata.storage_meta = StorageMeta()
         metadata.storage_meta.load_id = self.load_id
         return metadata
 
@@ -231,15 +234,15 @@ def _without_reminder() -> Iterator[None]:
 
 
 def _write_tensors(directory: Path, tensors: dict[str, torch.Tensor]) -> None:
-    writer = dcp.FileSystemWriter(directory, single_file_per_rank=True, sync_files=True)
+    writer = FileSystemWriter(directory, single_file_per_rank=True, sync_files=True)
     with _without_reminder():
-        dcp.save(dict(tensors), storage_writer=writer, no_dist=_alone())
+        save(dict(tensors), storage_writer=writer, no_dist=_alone())
 
 
 def _read_tensors(directory: Path, tensors: dict[str, torch.Tensor]) -> None:
     try:
         with _without_reminder():
-            dcp.load(dict(tensors), storage_reader=_SafeReader(directory), no_dist=_alone())
+            load(dict(tensors), storage_reader=_SafeReader(directory), no_dist=_alone())
     except CheckpointException as error:
         # It carries a whole traceback as its text: the last line says what is wrong.
         cause = str(error).strip().splitlines()[-1]
