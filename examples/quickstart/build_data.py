@@ -113,6 +113,7 @@ KINDS: dict[str, Kind] = {
             "Chemical symbol of {name}?",
             "What is the symbol of {name}?",
             "Which symbol stands for {name}?",
+            "I wonder which symbol {name} has.",
         ),
     ),
     "element of symbol": Kind(
@@ -147,6 +148,7 @@ KINDS: dict[str, Kind] = {
             "How many protons does an atom of {name} have?",
             "What is {name_s} atomic number?",
             "Atomic number of {name}?",
+            "I wonder which atomic number {name} has.",
         ),
     ),
     "element of number": Kind(
@@ -199,6 +201,7 @@ KINDS: dict[str, Kind] = {
             "How is the unit {unit} written as a symbol?",
             "Which symbol is used for the unit {unit}?",
             "Symbol of the unit {unit}?",
+            "I wonder which symbol the unit {unit} has.",
         ),
         repeats=2,
     ),

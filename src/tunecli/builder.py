@@ -182,9 +182,7 @@ def build(config: Config, processes: Processes, reporter: Reporter) -> Job:
     check_optimizer(config.optimizer)
     mesh = build_mesh(config, processes)
     if mesh.layout.world_size > 1:
-        reporter.info(
-            describe_layout(mesh.layout, processes.device_of, processes.backend, TIMEOUT)
-        )
+        reporter.info(describe_layout(mesh.layout, processes.device_of, processes.backend, TIMEOUT))
     precision = Precision.from_config(config, mesh.device)
     model_config = load_model_config(config)
     check_layout(config, model_config, mesh.layout)

@@ -200,9 +200,11 @@ def test_fsdp_config(load: Load, problems: Problems) -> None:
     )
     assert config.fsdp_config.offload_params
     assert config.fsdp_config.transformer_layer_cls_to_wrap == ["LlamaDecoderLayer"]
-    assert len(notes) == 2
-    found = problems("fsdp_config: {activation_checkpointing: true}\n")
+    assert config.fsdp_config.state_dict_type == "FULL_STATE_DICT"
+    assert len(notes) == 1
+    found = problems("fsdp_config: {activation_checkpointing: true, fsdp_use_orig_params: true}\n")
     assert "gradient_checkpointing" in str(found["fsdp_config.activation_checkpointing"].remedy)
+    assert "no such option" in str(found["fsdp_config.fsdp_use_orig_params"].remedy)
 
 
 def test_a_typical_file_loads(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -122,10 +121,9 @@ def test_control_characters_are_named() -> None:
 def test_bombs_end_at_once() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
-    start = time.monotonic()
+    # Expanded, this is 10**12 values: a loader that expands it does not come back.
     assert "20,000" in problem("\n".join(lines)).message
     assert "nested too deeply" in problem("a: " + "[" * 5000 + "]" * 5000).message
-    assert time.monotonic() - start < 5
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ class _MachineOptions:
         from ..launch.plan import Machines
 
         if self.count is None and place is not None:
-            return Machines(place.world_size, place.rank, place.endpoint)
+            return Machines(place.world_size, place.rank, self.endpoint or place.endpoint)
         return Machines(self.count or 1, self.rank, self.endpoint)
 
 

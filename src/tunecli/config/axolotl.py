@@ -196,13 +196,15 @@ FSDP_KEYS: Mapping[str, Rule] = dict(
     [
         *((f"fsdp_{name}", _to(name)) for name in
           ("offload_params", "reshard_after_forward", "auto_wrap_policy",
-           "transformer_layer_cls_to_wrap")),
+           "transformer_layer_cls_to_wrap", "state_dict_type", "mixed_precision_policy")),
         *((prefix + name, rule) for prefix in ("", "fsdp_") for name, rule in [
-            *_each("state_dict_type final_state_dict_type", _ignored("files are always whole")),
-            *_each("cpu_ram_efficient_loading sync_module_states use_orig_params limit_all_gathers "
-                   "forward_prefetch backward_prefetch version "
-                   "cpu_offload_pin_memory mixed_precision_policy",
-                   _ignored("FSDP2 needs no such choice")),
+            ("final_state_dict_type", _ignored("the final model is always whole")),
+            ("version", _ignored("only FSDP2 exists here")),
+            ("cpu_ram_efficient_loading", _unsupported("every process reads only its own slices: "
+                                                       "remove the key")),
+            *_each("sync_module_states use_orig_params limit_all_gathers forward_prefetch "
+                   "backward_prefetch cpu_offload_pin_memory",
+                   _unsupported("FSDP2 has no such option: remove the key")),
             ("activation_checkpointing", _unsupported("use `gradient_checkpointing: true`")),
             ("sharding_strategy", _unsupported("use `reshard_after_forward` (true: FULL_SHARD, "
                                                "false: SHARD_GRAD_OP)")),

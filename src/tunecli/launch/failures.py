@@ -10,6 +10,7 @@ import os
 import time
 import traceback
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
@@ -87,7 +88,10 @@ class Failure:
         )
 
     def error(self, log: Path | None) -> RankFailed:
-        """Return what the user is to see: the message, and whose it is unless it is rank 0's."""
+        """Return what the user is to see: the message, and whose it is.
+
+        Not of rank 0, which has this terminal, nor of wrong input, which all ranks see alike.
+        """
         text = self.message
         if not text:
             text = f"ended with exit code {self.exit_code} and left no error"
@@ -96,9 +100,7 @@ class Failure:
                 text += " (out of memory?)" * (self.exit_code == 137)
         if text.startswith("Traceback"):
             text = "\n" + text
-        if self.follows:
-            text = f"lost a rank on another machine, whose terminal says why: {text}"
-        if self.rank or not self.message:
+        if not self.message or (self.rank and self.exit_code != 2):
             text = f"rank {self.rank}: {text}"
         if log is not None and log.is_file() and not self.message:
             text += f"\n    -> its log: {log}"
@@ -112,7 +114,8 @@ def record_failure(error: BaseException) -> Failure:
     """
     failure = Failure.from_exception(error)
     if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
-        failure.write(Path(path))
+        with suppress(OSError):
+            failure.write(Path(path))
     return failure
 
 

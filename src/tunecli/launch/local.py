@@ -18,6 +18,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from ..errors import TunecliError
+from .alarm import Alarm
 from .failures import RankFailed, failures_of
 
 if TYPE_CHECKING:
@@ -55,14 +56,17 @@ def launch(
         errors = Path(name)
         config = _config(plan, machines, _Streams(errors))
         command = elastic_launch(config, sys.executable)
+        alarm = Alarm(machines, MEETING)
         try:
-            command("-m", module, str(log_dir), *arguments)
+            with alarm:
+                command("-m", module, str(log_dir), *arguments)
         except ChildFailedError as failed:
             failure = failures_of(errors, failed.failures, plan.per_machine * machines.rank)
-            raise failure.error(log_dir / f"rank-{failure.rank}.log") from None
+            own = failure.error(log_dir / f"rank-{failure.rank}.log")
+            raise alarm.first(own, failure.follows) from None
         except SignalException as ended:
             by = signal.Signals(ended.sigval).name
-            raise RankFailed(f"ended by {by}", 128 + ended.sigval) from None
+            raise alarm.heard or RankFailed(f"ended by {by}", 128 + ended.sigval) from None
         except (dist.DistNetworkError, dist.DistStoreError) as error:
             raise TunecliError(_meeting(machines, error)) from error
 

@@ -13,13 +13,12 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
-from torch.distributed.tensor import DTensor, Replicate, distribute_module, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
     PrepareModuleInput,
     RowwiseParallel,
-    SequenceParallel,
     parallelize_module,
 )
 
@@ -44,6 +43,26 @@ class Replicated(ParallelStyle):
         return distribute_module(
             module, device_mesh, _replicate, _input_as_dtensor, _output_as_local
         )
+
+
+class HeadNorm(ParallelStyle):
+    """A norm of each head: weights that every process holds whole, over the heads that it has.
+
+    Not torch's `SequenceParallel`, which makes every weight a trained one, so that an adapter
+    run would train frozen norms.
+    """
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        return distribute_module(module, device_mesh, _replicate, _heads_as_dtensor, _own_heads)
+
+
+def _heads_as_dtensor(module: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> Any:
+    (x,) = inputs
+    return (DTensor.from_local(x, mesh, [Shard(HEAD_DIM)]),)
+
+
+def _own_heads(module: nn.Module, output: DTensor, mesh: DeviceMesh) -> Any:
+    return output.to_local()
 
 
 def _replicate(name: str, module: nn.Module, mesh: DeviceMesh) -> None:
@@ -128,10 +147,7 @@ def _weight(module: nn.Module) -> Any:
 
 def _split(module: Any, style: str, mesh: DeviceMesh) -> None:
     if style == NORM:
-        parallelize_module(
-            module, mesh, SequenceParallel(sequence_dim=HEAD_DIM, use_local_output=True),
-            src_data_rank=None,
-        )  # fmt: skip
+        parallelize_module(module, mesh, HeadNorm(), src_data_rank=None)
         return
     if not hasattr(module, "lora_A"):
         parallelize_module(module, mesh, _linear(style), src_data_rank=None)

@@ -153,7 +153,8 @@ def save_checkpoint(
         state: Progress; `state.step` is N.
         depends_on: Values that a resumed run must share (data, seed, batch).
         adapter: Save trained parameters only.
-        extras: Writes further files (tokenizer, configuration) into the folder it is given.
+        extras: Writes further files (tokenizer, configuration) into the folder it is given;
+            called on every process.
         rank: Number of this process.
 
     Raises:
@@ -166,8 +167,8 @@ def save_checkpoint(
             if optimizer is not None:
                 _write_tensors(directory / "optimizer", _optimizer_tensors(model, optimizer))
             save_file(_rng_state(), str(directory / f"rng-{rank}.safetensors"))
+            extras(directory)
             if rank == 0:
-                extras(directory)
                 write_json(
                     directory / "state.json", {"state": state.to_json(), "depends_on": depends_on}
                 )

@@ -17,7 +17,7 @@ import torch
 from ..config import dump_config
 from ..errors import CheckpointError, TrainingError
 from ..files import write_json, write_text
-from ..model.saving import save_tokenizer
+from ..model.saving import save_model, save_tokenizer
 from ..parallel.gradients import clip_gradients
 from . import checkpoint as ckpt
 from .evaluate import Evaluation, evaluate
@@ -339,8 +339,12 @@ class Trainer:
             state.scaler = self.scaler.state_dict()
 
         def extras(directory: Path) -> None:
-            write_text(directory / "config.yaml", dump_config(job.config))
-            save_tokenizer(job.vocabulary.tokenizer, job.model, directory)
+            tokenizer = job.vocabulary.tokenizer
+            if job.config.fsdp_config.state_dict_type == "FULL_STATE_DICT":
+                save_model(job.model, tokenizer, directory)
+            if job.mesh.is_main:
+                write_text(directory / "config.yaml", dump_config(job.config))
+                save_tokenizer(tokenizer, job.model, directory)
 
         path = ckpt.save_checkpoint(
             job.output_dir,

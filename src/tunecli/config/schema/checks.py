@@ -23,6 +23,7 @@ def cross_problems(config: Config) -> Iterator[Problem]:
     yield from _precision(config)
     yield from _data(config)
     yield from _evaluation(config)
+    yield from _sharding(config)
 
 
 def _is_chosen(c: Config, name: str) -> bool:
@@ -209,4 +210,23 @@ def _evaluation(c: Config) -> Iterator[Problem]:
             ("eval_strategy",),
             "early_stopping_patience, load_best_model_at_end and save_strategy: best need "
             "evaluations, and eval_strategy is no",
+        )
+
+
+def _sharding(c: Config) -> Iterator[Problem]:
+    options = c.fsdp_config
+    if options.layers_per_unit > 1 and (
+        options.transformer_layer_cls_to_wrap or options.auto_wrap_policy == "NO_WRAP"
+    ):
+        yield Problem(
+            ("fsdp_config", "layers_per_unit"),
+            "layers_per_unit counts decoder layers, and transformer_layer_cls_to_wrap or "
+            "auto_wrap_policy: NO_WRAP says that something else is sharded",
+            "keep one of them",
+        )
+    if options.transformer_layer_cls_to_wrap and options.auto_wrap_policy == "NO_WRAP":
+        yield Problem(
+            ("fsdp_config", "auto_wrap_policy"),
+            "auto_wrap_policy: NO_WRAP leaves no use for transformer_layer_cls_to_wrap",
+            "keep one of the two",
         )

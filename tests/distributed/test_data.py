@@ -1,0 +1,105 @@
+"""Who reads what, and how it is counted and weighed."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import pytest
+from distributed import ranks
+from distributed.conftest import Bench
+from distributed.layouts import name, params
+from distributed.world import Worlds
+from runs import chat_row, chat_rows, words
+
+from tunecli.parallel import Layout
+
+
+@pytest.mark.parametrize(
+    "layout",
+    params(
+        Layout(tp=2),
+        Layout(cp=2),
+        Layout(dp_shard=2, tp=2),
+        Layout(dp_replicate=2, cp=2),
+        Layout(dp_replicate=2, dp_shard=2, cp=2),
+    ),
+)
+def test_peers_read_the_same_rows_and_others_the_rest(
+    bench: Bench, worlds: Worlds, layout: Layout
+) -> None:
+    values = {"rows": chat_rows(8), "batch_size": 4, "pad_to_sequence_len": True}
+    alone = ranks.rows_read(bench.config(**values))
+    seen = worlds[layout.world_size].run(ranks.rows_read, bench.config(layout, **values))
+    peers = layout.cp * layout.tp
+    groups = [seen[i : i + peers] for i in range(0, len(seen), peers)]
+    assert len(groups) == layout.data_ranks
+    for group in groups:
+        assert all(peer == group[0] for peer in group)
+    rows = [set(chain.from_iterable(group[0])) for group in groups]
+    assert sum(len(part) for part in rows) == len(set.union(*rows)) == 8
+    assert set.union(*rows) == set(chain.from_iterable(alone))
+    # Step by step, too: the same rows make a global batch in every layout.
+    passes = len(groups[0][0]) // 2
+    for step in range(2):
+        part = slice(step * passes, (step + 1) * passes)
+        together = set(chain.from_iterable(chain.from_iterable(g[0][part] for g in groups)))
+        assert together == set(chain.from_iterable(alone[step * 4 : step * 4 + 4]))
+
+
+@pytest.mark.parametrize("layout", params(Layout(tp=2), Layout(dp_shard=2, tp=2), Layout(cp=2)))
+def test_an_untrained_model_has_the_loss_of_a_guess(bench: Bench, layout: Layout) -> None:
+    found = bench.run(
+        layout,
+        rows=[chat_row("w0", "w1")] * 4,
+        learning_rate=1e-30,
+        batch_size=4,
+        max_steps=1,
+        sample_packing=True,
+    )
+    # ln 64; and each row counts once: 7 tokens, of which the answer and its end are trained.
+    assert found.column("loss")[0] == pytest.approx(4.159, abs=0.1)
+    assert found.column("tokens") == [28]
+    assert found.column("trained_tokens") == [8]
+
+
+@pytest.mark.parametrize("packing", [True, False], ids=["packed", "padded"])
+@pytest.mark.parametrize("count", [3, 1], ids=["3-rows", "1-row"])
+@pytest.mark.parametrize("layout", params(Layout(dp_shard=2), Layout(dp_replicate=2), Layout(dp_shard=4)))
+def test_ranks_without_rows_take_part(
+    bench: Bench, layout: Layout, count: int, packing: bool
+) -> None:  # fmt: skip
+    # Rows of more than half a pack: as many packs as rows.
+    rows = [chat_row(words(i, 6), words(i + 9, 8)) for i in range(count)]
+    values = {
+        "rows": rows, "batch_size": 4, "num_epochs": 2, "sample_packing": packing,
+        "val_set_size": None, "test_datasets": None,
+    }  # fmt: skip
+    found = bench.compare("ranks without rows", layout, **values)
+    assert max(found.values()) <= 1e-5, found
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+@pytest.mark.parametrize("layout", params(Layout(dp_shard=2), Layout(tp=2), Layout(cp=2)))
+def test_the_schedule_does_not_run_faster_on_more_ranks(
+    bench: Bench, layout: Layout, accumulation: int
+) -> None:
+    values = {
+        "lr_scheduler": "linear",
+        "learning_rate": 1e-3,
+        "max_steps": 4,
+        "gradient_accumulation_steps": accumulation,
+    }
+    expected = [1e-3, 7.5e-4, 5e-4, 2.5e-4]
+    assert bench.run(layout, **values).column("learning_rate") == pytest.approx(expected)
+    assert bench.alone(**values).column("learning_rate") == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("layout", params(Layout(dp_shard=2), Layout(dp_replicate=2)))
+def test_ranks_are_weighed_by_their_tokens(bench: Bench, layout: Layout) -> None:
+    # One rank trains 2 targets, the other 10: a mean of means would weigh them alike.
+    rows = [chat_row("w0", "w1"), chat_row("w2", words(3, 9))]
+    one = bench.alone(rows=rows, micro_batch_size=2, max_steps=1)
+    two = bench.run(layout, rows=rows, micro_batch_size=1, max_steps=1)
+    for column in ("loss", "grad_norm"):
+        assert two.column(column) == pytest.approx(one.column(column), rel=1e-6), name(layout)
+    assert two.column("trained_tokens") == [12]
