@@ -50,21 +50,23 @@ def test_peers_read_the_same_rows_and_others_the_rest(
 def test_an_untrained_model_has_the_loss_of_a_guess(bench: Bench, layout: Layout) -> None:
     found = bench.run(
         layout,
-        rows=[chat_row("w0", "w1")] * 4,
+        rows=[chat_row(words(i, 1), words(3 * i, 1)) for i in range(4)],
         learning_rate=1e-30,
         batch_size=4,
         max_steps=1,
         sample_packing=True,
     )
     # ln 64; and each row counts once: 7 tokens, of which the answer and its end are trained.
-    assert found.column("loss")[0] == pytest.approx(4.159, abs=0.1)
+    assert found.column("loss")[0] == pytest.approx(4.159, abs=0.25)
     assert found.column("tokens") == [28]
     assert found.column("trained_tokens") == [8]
 
 
 @pytest.mark.parametrize("packing", [True, False], ids=["packed", "padded"])
 @pytest.mark.parametrize("count", [3, 1], ids=["3-rows", "1-row"])
-@pytest.mark.parametrize("layout", params(Layout(dp_shard=2), Layout(dp_replicate=2), Layout(dp_shard=4)))
+@pytest.mark.parametrize(
+    "layout", params(Layout(dp_shard=2), Layout(dp_replicate=2), Layout(dp_shard=4))
+)
 def test_ranks_without_rows_take_part(
     bench: Bench, layout: Layout, count: int, packing: bool
 ) -> None:  # fmt: skip
@@ -72,7 +74,6 @@ def test_ranks_without_rows_take_part(
     rows = [chat_row(words(i, 6), words(i + 9, 8)) for i in range(count)]
     values = {
         "rows": rows, "batch_size": 4, "num_epochs": 2, "sample_packing": packing,
-        "val_set_size": None, "test_datasets": None,
     }  # fmt: skip
     found = bench.compare("ranks without rows", layout, **values)
     assert max(found.values()) <= 1e-5, found

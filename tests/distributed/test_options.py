@@ -77,7 +77,6 @@ def test_option(bench: Bench, option: str, layout: Layout, backend: str) -> None
 @pytest.mark.parametrize("options", [
     {"reshard_after_forward": True},
     {"reshard_after_forward": False},
-    {"reshard_after_forward": 2},
     {"auto_wrap_policy": "NO_WRAP"},
     {"offload_params": True},
 ], ids=lambda options: "-".join(map(str, next(iter(options.items())))))  # fmt: skip
@@ -88,6 +87,20 @@ def test_fsdp_config(
 ) -> None:
     found = bench.compare("fsdp_config", layout, **COMMON, **tuning, fsdp_config=options)
     assert max(found.values()) <= LIMIT, found
+
+
+@pytest.mark.parametrize("layout", params(Layout(dp_shard=4), Layout(dp_replicate=2, dp_shard=4)))
+def test_reshard_to_groups(bench: Bench, layout: Layout) -> None:
+    options = {"reshard_after_forward": 2}
+    found = bench.compare("fsdp_config", layout, **{**COMMON, "batch_size": 8}, fsdp_config=options)
+    assert max(found.values()) <= LIMIT, found
+
+
+def test_reshard_to_groups_is_refused_with_tensor_parallelism(bench: Bench, worlds: Worlds) -> None:
+    layout = Layout(dp_shard=4, tp=2)
+    config = bench.config(layout, **COMMON, fsdp_config={"reshard_after_forward": 2})
+    for text in worlds[8].run(ranks.refusal, config):
+        assert "groups of 2 do not go together with tensor_parallel_size 2" in text
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from tunecli.errors import ConfigError
 from tunecli.parallel import Layout
 from tunecli.parallel.checks import check_layout
 
+LORA = {"adapter": "lora", "lora_r": 4, "lora_alpha": 8}
+
 
 @pytest.mark.parametrize("size", [0, -1])
 @pytest.mark.parametrize("key", ["tensor_parallel_size", "dp_shard_size"])
@@ -62,8 +64,8 @@ def test_sizes_that_do_not_divide(bench: Bench, sizes: dict[str, int], shown: st
 @pytest.mark.parametrize(
     ("values", "layout", "message"),
     [
-        ({"adapter": "lora", "peft_use_dora": True}, Layout(tp=2), "DoRA"),
-        ({"adapter": "qlora", "load_in_4bit": True}, Layout(tp=2), "quantized weights"),
+        ({**LORA, "peft_use_dora": True}, Layout(tp=2), "DoRA"),
+        ({**LORA, "adapter": "qlora", "load_in_4bit": True}, Layout(tp=2), "quantized weights"),
         ({"context_parallel_backend": "ulysses"}, Layout(cp=3), "cannot be dealt to 3 processes"),
         ({"context_parallel_backend": "ulysses"}, Layout(cp=4, tp=2), "2 query heads and 1 key"),
         ({"sequence_len": 32}, Layout(cp=32), "cannot be split into"),

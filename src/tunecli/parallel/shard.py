@@ -103,7 +103,22 @@ def _units(
 
 def _check_groups(options: FsdpConfig, mesh: Mesh) -> None:
     group, size = options.reshard_after_forward, mesh.layout.dp_shard * mesh.layout.cp
-    if not isinstance(group, bool) and (group > size or size % group):
+    if isinstance(group, bool):
+        return
+    if mesh.layout.tp > 1 and 1 < group < size:
+        # torch makes the groups on the ranks of one tensor-parallel index, each index its own,
+        # while making a group waits for every process: they would wait for each other for ever.
+        raise ConfigError(
+            [
+                Problem(
+                    ("fsdp_config", "reshard_after_forward"),
+                    f"groups of {group} do not go together with tensor_parallel_size "
+                    f"{mesh.layout.tp}",
+                    "use true or false",
+                )
+            ]
+        )
+    if group > size or size % group:
         divisors = [n for n in range(2, size + 1) if size % n == 0]
         raise ConfigError(
             [
