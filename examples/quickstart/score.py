@@ -32,7 +32,9 @@ def main(directory: str) -> None:
         batch = rows[start : start + BATCH]
         for row, reply in zip(batch, replies(model, tokenizer, batch), strict=True):
             asked[row["kind"]] += 1
-            right[row["kind"]] += bool(re.search(rf"(?<!\w){re.escape(row['answer'])}(?!\w)", reply))
+            right[row["kind"]] += bool(
+                re.search(rf"(?<!\w){re.escape(row['answer'])}(?!\w)", reply)
+            )
     for kind in sorted(asked):
         print(f"{kind:<20} {right[kind]:>4} of {asked[kind]:>4}")
     share = right.total() / asked.total()

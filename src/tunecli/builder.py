@@ -64,10 +64,12 @@ def build_model(
     config: Config, vocabulary: Vocabulary, precision: Precision, mesh: Mesh
 ) -> PreTrainedModel | PeftModel:
     """Load the model, wrap it in its adapter, and lay it out over the mesh."""
+    alone = mesh.layout.world_size == 1
     source = None
-    if mesh.layout.world_size > 1:
+    if not alone:
         source = sliced_source(config, load_model_config(config), len(vocabulary.tokenizer))
-    model = load_model(config, vocabulary, precision, empty=source is not None)
+    straight = precision.device if alone and precision.device.type == "cuda" else None
+    model = load_model(config, vocabulary, precision, empty=source is not None, device=straight)
     if config.adapter:
         model = add_adapter(model, config, vocabulary)
     else:
@@ -80,7 +82,7 @@ def build_model(
         # The reentrant kind drops gradients of layers whose input needs none.
         if reentrant and config.adapter:
             model.enable_input_require_grads()
-    parallelize(model, mesh, config.fsdp_config, precision.compute)
+    parallelize(model, mesh, config, precision.compute)
     if source is not None:
         fill_weights(model, source)
     model.to(precision.device)
@@ -91,6 +93,7 @@ def build_model(
 def build_loss(config: Config, mesh: Mesh, model_config: PreTrainedConfig) -> TokenLoss:
     """Make the loss for the mesh: the vocabulary over `tp`, rows over `cp`."""
     context = None
+    sequence = config.sequence_parallel and mesh.layout.tp > 1
     if mesh.layout.cp > 1:
         backend = choose_backend(
             config.context_parallel_backend,
@@ -99,7 +102,9 @@ def build_loss(config: Config, mesh: Mesh, model_config: PreTrainedConfig) -> To
             mesh.layout.cp,
             mesh.layout.tp,
         )
-        context = ContextSplit(mesh, backend)
+        context = ContextSplit(mesh, backend, sequence)
+    elif sequence:
+        context = ContextSplit(mesh, "whole", sequence)
     return TokenLoss(mesh.tp_group, mesh.tp_rank, context)
 
 

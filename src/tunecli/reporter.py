@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -81,7 +81,7 @@ class Reporter:
             # Nested tasks share one live display: rich allows no second one.
             owner = self._progress is None
             progress = self._progress or self._start_progress()
-            task_id = progress.add_task(description, total=total, status="")
+            task_id = progress.add_task(description, total=total, status="", unit=unit)
             try:
                 yield _BarTask(progress, task_id)
             finally:
@@ -92,27 +92,38 @@ class Reporter:
                     progress.remove_task(task_id)
 
     def _start_progress(self) -> Progress:
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
+        from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
+        from rich.text import Text
+
+        class Figures(ProgressColumn):
+            """Done of total, time passed, time left: what is known of them."""
+
+            def render(self, task: Any) -> Text:
+                passed = f"{_clock(task.elapsed)}"
+                if task.total is None:
+                    return Text(passed if not task.completed else f"{task.completed:g}  {passed}")
+                left = f", {_clock(task.time_remaining)} left" if not task.finished else ""
+                return Text(
+                    f"{task.completed:g}/{task.total:g} {task.fields['unit']}  {passed}{left}"
+                )
 
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            Figures(),
             TextColumn("{task.fields[status]}"),
             console=self.console,
         )
         self._progress.start()
         return self._progress
+
+
+def _clock(seconds: float | None) -> str:
+    if seconds is None:
+        return "?"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 class _SilentTask:

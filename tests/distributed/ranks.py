@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import os
+import sys
+import time
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 import tunecli.api
-from tunecli.builder import build
+from tunecli import data
+from tunecli.builder import build, build_vocabulary
 from tunecli.config import Config
 from tunecli.errors import TunecliError
 from tunecli.model.loss import TokenLoss
@@ -25,10 +31,8 @@ for _name in (
     "torch.distributed.checkpoint",
     "transformers.models.llama.modeling_llama",
 ):
-    try:
+    with suppress(ImportError):
         importlib.import_module(_name)
-    except ImportError:
-        pass
 
 Rows = list[tuple[int, ...]]
 """Rows as token ids."""
@@ -97,6 +101,46 @@ def rows_read(config: Config) -> list[Rows]:
     return loss.seen
 
 
+def prepare(config: Config) -> tuple[bool, list[tuple[int, ...]], list[tuple[int, ...]]]:
+    """Whether this rank made the cache; and the ids of all training and evaluation rows."""
+    prepared = data.prepare(config, build_vocabulary(config).tokenizer, Reporter(quiet=True))
+    parts = (prepared.train, prepared.eval)
+    train, held_out = ([tuple(p.row(i)[0].tolist()) for i in range(len(p))] for p in parts)
+    return not prepared.report.cached, train, held_out
+
+
+def die_while_preparing(config: Config) -> None:
+    """Be killed when the cache has some of its rows."""
+    module = sys.modules["tunecli.data.prepare"]
+    encode = module.encode_sources
+
+    def encode_and_die(*args: Any) -> None:
+        encode(*args)
+        os._exit(9)
+
+    module.encode_sources = encode_and_die
+    prepare(config)
+
+
+def drift(config: Config) -> float:
+    """Train; return the largest difference between copies that tensor-parallel peers hold."""
+    worst = 0.0
+    with join_processes() as processes:
+        job = build(config, processes, Reporter(quiet=True))
+        Trainer(job).run()
+        for parameter in job.model.parameters():
+            if not isinstance(parameter, DTensor):
+                continue
+            names = parameter.device_mesh.mesh_dim_names or ()
+            if "tp" not in names or not parameter.placements[names.index("tp")].is_replicate():
+                continue
+            own = parameter.to_local().detach().clone()
+            mean = own.clone()
+            torch.distributed.all_reduce(mean, group=job.mesh.tp_group)
+            worst = max(worst, (own - mean / job.mesh.layout.tp).abs().max().item())
+    return worst
+
+
 def elements_held(config: Config) -> int:
     """Elements of all parameters that lie on this rank between steps."""
     with join_processes() as processes:
@@ -113,11 +157,7 @@ def fail(rank: int, how: str) -> int:
         if how == "raise":
             raise ValueError("this rank's own error")
         if how == "die":
-            import os
-
             os._exit(3)
-        import time
-
         time.sleep(600)
     torch.distributed.barrier()
     return me

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from itertools import chain
+from pathlib import Path
 
 import pytest
 from distributed import ranks
 from distributed.conftest import Bench
 from distributed.layouts import name, params
-from distributed.world import Worlds
+from distributed.world import RankError, Worlds
 from runs import chat_row, chat_rows, words
 
 from tunecli.parallel import Layout
@@ -48,14 +49,15 @@ def test_peers_read_the_same_rows_and_others_the_rest(
 
 @pytest.mark.parametrize("layout", params(Layout(tp=2), Layout(dp_shard=2, tp=2), Layout(cp=2)))
 def test_an_untrained_model_has_the_loss_of_a_guess(bench: Bench, layout: Layout) -> None:
-    found = bench.run(
-        layout,
-        rows=[chat_row(words(i, 1), words(3 * i, 1)) for i in range(4)],
-        learning_rate=1e-30,
-        batch_size=4,
-        max_steps=1,
-        sample_packing=True,
-    )
+    values = {
+        "rows": [chat_row(words(i, 1), words(3 * i, 1)) for i in range(4)],
+        "learning_rate": 1e-30,
+        "batch_size": 4,
+        "max_steps": 1,
+        "sample_packing": True,
+    }
+    found = bench.run(layout, **values)
+    assert found.column("loss") == pytest.approx(bench.alone(**values).column("loss"), rel=1e-6)
     # ln 64; and each row counts once: 7 tokens, of which the answer and its end are trained.
     assert found.column("loss")[0] == pytest.approx(4.159, abs=0.25)
     assert found.column("tokens") == [28]
@@ -69,12 +71,10 @@ def test_an_untrained_model_has_the_loss_of_a_guess(bench: Bench, layout: Layout
 )
 def test_ranks_without_rows_take_part(
     bench: Bench, layout: Layout, count: int, packing: bool
-) -> None:  # fmt: skip
+) -> None:
     # Rows of more than half a pack: as many packs as rows.
     rows = [chat_row(words(i, 6), words(i + 9, 8)) for i in range(count)]
-    values = {
-        "rows": rows, "batch_size": 4, "num_epochs": 2, "sample_packing": packing,
-    }  # fmt: skip
+    values = {"rows": rows, "batch_size": 4, "num_epochs": 2, "sample_packing": packing}
     found = bench.compare("ranks without rows", layout, **values)
     assert max(found.values()) <= 1e-5, found
 
@@ -104,3 +104,26 @@ def test_ranks_are_weighed_by_their_tokens(bench: Bench, layout: Layout) -> None
     for column in ("loss", "grad_norm"):
         assert two.column(column) == pytest.approx(one.column(column), rel=1e-6), name(layout)
     assert two.column("trained_tokens") == [12]
+
+
+def test_ranks_share_one_cache(bench: Bench, worlds: Worlds, tmp_path: Path) -> None:
+    values = {
+        "rows": chat_rows(200), "val_set_size": 20, "dataset_prepared_path": str(tmp_path / "p"),
+    }  # fmt: skip
+    results = worlds[4].run(ranks.prepare, bench.config(**values))
+    assert sum(built for built, _, _ in results) == 1
+    assert len({repr(rows) for _, *rows in results}) == 1
+    assert (len(results[0][1]), len(results[0][2])) == (180, 20)
+
+
+def test_a_cache_that_was_not_finished_is_built_again(
+    bench: Bench, worlds: Worlds, tmp_path: Path
+) -> None:
+    values = {
+        "rows": chat_rows(20), "val_set_size": 2, "dataset_prepared_path": str(tmp_path / "p"),
+    }  # fmt: skip
+    with pytest.raises(RankError, match="died, exit code 9"):
+        worlds[2].run(ranks.die_while_preparing, bench.config(**values))
+    results = worlds[2].run(ranks.prepare, bench.config(**values))
+    assert sum(built for built, _, _ in results) == 1
+    assert all((len(train), len(held_out)) == (18, 2) for _, train, held_out in results)

@@ -48,7 +48,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "frozen": {"unfrozen_parameters": ["mlp", r"layers\.1\.self_attn", "norm"]},
     "only-norms": {"unfrozen_parameters": ["norm"]},
-    "embeddings-and-head": {"tied": False, **LORA, "lora_modules_to_save": ["embed_tokens", "lm_head"]},
+    "embeddings-and-head": {
+        **LORA, "lora_modules_to_save": ["embed_tokens", "lm_head"], "tied": False,
+    },
     "tied-embeddings": {**LORA, "lora_modules_to_save": ["embed_tokens"]},
     "some-targets": {**LORA, "lora_target_modules": ["q_proj", "down_proj"]},
     "rslora": {**LORA, "peft_use_rslora": True},

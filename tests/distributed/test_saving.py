@@ -142,6 +142,20 @@ def test_resume_on_another_mesh(bench: Bench, stopped: Any, layout: Layout) -> N
     assert max(found.values()) <= 1e-5, found
 
 
+def test_dropout_of_peers_stays_the_same_after_another_mesh(bench: Bench, worlds: Worlds) -> None:
+    """Two data-parallel ranks draw different numbers; two tensor-parallel ones must not."""
+    values = {
+        **COMMON, **LORA, "lora_dropout": 0.3, "save_strategy": "steps", "save_steps": 2,
+        "resume_from_checkpoint": "auto",
+    }  # fmt: skip
+    config = bench.config(Layout(dp_shard=2), **values)
+    worlds[2].run(ranks.train_until, config, 3)
+    for layout in (Layout(tp=2), Layout(dp_shard=2, tp=2)):
+        again = bench.config(layout, **values)
+        shutil.copytree(config.output_dir, again.output_dir)
+        assert max(worlds[layout.world_size].run(ranks.drift, again)) == 0.0
+
+
 @pytest.mark.parametrize("layout", params(Layout(dp_shard=2, tp=2), Layout(cp=2)))
 def test_evaluation_of_a_checkpoint_and_of_the_result(
     bench: Bench, worlds: Worlds, stopped: Any, layout: Layout

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -41,11 +43,15 @@ def make_reporter(quiet: bool) -> Reporter:
 
 
 def silence_libraries(reporter: Reporter) -> None:
-    """Keep the bars of other libraries out of ours, and all bars out of logs."""
+    """Keep the bars of other libraries out of ours, all bars out of logs, and known noise out."""
     import datasets
     import transformers
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
+    # Nothing here works in place on what a sharded model returns.
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
+    # Weights on a mesh of several axes are gathered in as many messages: true, and all right.
+    logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
     datasets.disable_progress_bars()
     transformers.utils.logging.disable_progress_bar()
     if not reporter.interactive:

@@ -78,11 +78,18 @@ def load_model(
     precision: Precision,
     dtype: torch.dtype | None = None,
     empty: bool = False,
+    device: torch.device | None = None,
 ) -> PreTrainedModel:
-    """Load (or initialise) the base model on the CPU (quantized: where its kernels are).
+    """Load (or initialise) the base model.
 
-    Weights that will be trained are float32, others have the compute type; `dtype` overrides
-    both. `empty` reads no weights: see `tunecli.model.sliced`.
+    Args:
+        config: The configuration.
+        vocabulary: The tokenizer; the embedding grows to hold it.
+        precision: Numeric types: weights that will be trained are float32, others have the
+            compute type.
+        dtype: Overrides both types.
+        empty: Read no weights: see `tunecli.model.sliced`.
+        device: Read stored weights straight to this device; else to the CPU.
 
     Raises:
         ModelError: It cannot be loaded.
@@ -105,6 +112,8 @@ def load_model(
     else:
         if quantization := _quantization(config, precision):
             arguments["quantization_config"] = quantization
+        if device is not None:
+            arguments["device_map"] = {"": device}
         try:
             model = AutoModelForCausalLM.from_pretrained(
                 config.base_model, config=model_config, **arguments, **hub_arguments(config)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ATTENTION = "tunecli_context"
 """Name under which transformers knows `context_attention`."""
 
-Backend = Literal["ulysses", "allgather"]
+Backend = Literal["ulysses", "allgather", "whole"]
 
 
 def choose_backend(
@@ -64,14 +64,14 @@ class ContextBatch:
     """What attention must know of a row that is split; made once for each micro-batch.
 
     Attributes:
-        group: Processes that share the row.
-        backend: How attention brings the row together.
+        group: Processes that share the row; `None` where each has it whole.
+        backend: How attention brings the row together; `whole` if it is not split.
         documents: Number of the document of each token of the whole row, `[batch, sequence]`.
         queries: Place in the whole row of each token that this process holds, `[sequence / c]`.
         keys: Place in the whole row of each key after gathering, `[sequence]`.
     """
 
-    group: dist.ProcessGroup
+    group: dist.ProcessGroup | None
     backend: Backend
     documents: torch.Tensor
     queries: torch.Tensor
@@ -86,8 +86,8 @@ class ContextBatch:
         """
         if window not in self._masks:
             everything = torch.arange(self.documents.shape[1], device=self.documents.device)
-            q = everything if self.backend == "ulysses" else self.queries
-            k = everything if self.backend == "ulysses" else self.keys
+            q = self.queries if self.backend == "allgather" else everything
+            k = self.keys if self.backend == "allgather" else everything
             seen = k[None, :] <= q[:, None]
             if window is not None:
                 seen = seen & (q[:, None] - k[None, :] < window)
@@ -102,16 +102,19 @@ class ContextSplit:
 
     mesh: Mesh
     backend: Backend
+    sequence_parallel: bool = False
 
     @property
     def multiple(self) -> int:
         """Sequence lengths must be a multiple of this."""
-        return self.mesh.layout.cp * (2 if self.backend == "allgather" else 1)
+        parts = self.mesh.layout.cp * (2 if self.backend == "allgather" else 1)
+        # What a process holds of a row is split once more between attention and MLP.
+        return parts * (self.mesh.layout.tp if self.sequence_parallel else 1)
 
     def places(self, length: int, rank: int) -> torch.Tensor:
         """Return the places in a row of `length` tokens that process `rank` of the group holds."""
         size = self.mesh.layout.cp
-        if self.backend == "ulysses":
+        if self.backend != "allgather":
             part = length // size
             return torch.arange(rank * part, (rank + 1) * part)
         part = length // (2 * size)
@@ -137,7 +140,6 @@ class ContextSplit:
         # A document begins where a position does not follow its left neighbour's.
         begins = position_ids[:, 1:] != position_ids[:, :-1] + 1
         documents = F.pad(begins.long().cumsum(1), (1, 0))
-        assert self.mesh.cp_group is not None
         return own, ContextBatch(self.mesh.cp_group, self.backend, documents, own, keys)
 
 
@@ -176,7 +178,9 @@ def context_attention(
     assert context is not None
     group = context.group
     mask = context.mask(sliding_window)
-    if context.backend == "ulysses":
+    if group is None:
+        out = _attend(query, key, value, mask, scaling, dropout, softcap)
+    elif context.backend == "ulysses":
         size = dist.get_world_size(group)
         if key.shape[1] % size:
             repeats = size // key.shape[1]

@@ -10,6 +10,7 @@ LoRA matrices are split with the layer that they belong to.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -24,7 +25,11 @@ from torch.distributed.tensor.parallel import (
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor.placement_types import Placement
     from transformers import PreTrainedModel
+
+SEQUENCE_DIM = 1
+"""Dim of the tokens in hidden states, `[batch, sequence, width]`."""
 
 HEAD_DIM = 2
 """Dim of the heads where per-head norms work, in `[batch, sequence, heads, head]`."""
@@ -37,32 +42,40 @@ STYLES = COLWISE | ROWWISE | {NORM}
 
 
 class Replicated(ParallelStyle):
-    """Weights that every process holds whole; input and output are ordinary tensors."""
+    """Weights that every process holds whole, and an input that all share.
+
+    Args:
+        output: How the output lies; each process gets its part of it as an ordinary tensor.
+    """
+
+    def __init__(self, output: Placement) -> None:
+        super().__init__()
+        self._output = output
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         return distribute_module(
-            module, device_mesh, _replicate, _input_as_dtensor, _output_as_local
+            module, device_mesh, _replicate, _input_as(Replicate()), _output_as(self._output)
         )
 
 
-class HeadNorm(ParallelStyle):
-    """A norm of each head: weights that every process holds whole, over the heads that it has.
+class SplitNorm(ParallelStyle):
+    """A norm whose weights every process holds whole, over the heads or tokens that it has.
 
     Not torch's `SequenceParallel`, which makes every weight a trained one, so that an adapter
     run would train frozen norms.
+
+    Args:
+        dim: Dim of the input along which processes hold different parts.
     """
 
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self._place = Shard(dim)
+
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        return distribute_module(module, device_mesh, _replicate, _heads_as_dtensor, _own_heads)
-
-
-def _heads_as_dtensor(module: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> Any:
-    (x,) = inputs
-    return (DTensor.from_local(x, mesh, [Shard(HEAD_DIM)]),)
-
-
-def _own_heads(module: nn.Module, output: DTensor, mesh: DeviceMesh) -> Any:
-    return output.to_local()
+        return distribute_module(
+            module, device_mesh, _replicate, _input_as(self._place), _output_as(self._place)
+        )
 
 
 def _replicate(name: str, module: nn.Module, mesh: DeviceMesh) -> None:
@@ -71,13 +84,19 @@ def _replicate(name: str, module: nn.Module, mesh: DeviceMesh) -> None:
         module.register_parameter(key, nn.Parameter(spread, parameter.requires_grad))
 
 
-def _input_as_dtensor(module: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> Any:
-    (x,) = inputs
-    return (x if isinstance(x, DTensor) else DTensor.from_local(x, mesh, [Replicate()]),)
+def _input_as(place: Placement) -> Callable[[nn.Module, tuple[Any, ...], DeviceMesh], Any]:
+    def hook(module: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> Any:
+        (x,) = inputs
+        return (x if isinstance(x, DTensor) else DTensor.from_local(x, mesh, [place]),)
+
+    return hook
 
 
-def _output_as_local(module: nn.Module, output: DTensor, mesh: DeviceMesh) -> Any:
-    return output.redistribute(placements=[Replicate()]).to_local()
+def _output_as(place: Placement) -> Callable[[nn.Module, DTensor, DeviceMesh], Any]:
+    def hook(module: nn.Module, output: DTensor, mesh: DeviceMesh) -> Any:
+        return output.redistribute(placements=[place]).to_local()
+
+    return hook
 
 
 def plan_problem(model_config: Any) -> str | None:
@@ -95,38 +114,55 @@ def plan_problem(model_config: Any) -> str | None:
     return None
 
 
-def apply_tensor_parallel(model: PreTrainedModel, base: Any, mesh: DeviceMesh) -> None:
+def apply_tensor_parallel(
+    model: PreTrainedModel, base: Any, mesh: DeviceMesh, sequence: bool
+) -> None:
     """Split the layers of `model` over `mesh` (one axis), in place.
 
     Args:
         model: The causal language model, or the PEFT model around it.
         base: The decoder inside (`model.model` of a Llama), to which the plan's names refer.
         mesh: The `tp` axis.
+        sequence: Between attention and MLP (norms, residuals) each process keeps a part of the
+            tokens instead of all of them (arXiv:2205.05198).
 
     `tunecli.parallel.checks` has refused what cannot be split.
     """
     plan: dict[str, str] = base.config.base_model_tp_plan
+    between = Shard(SEQUENCE_DIM) if sequence else Replicate()
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     tied = _weight(embedding) is _weight(head)
     for name, module in list(base.named_modules()):
         style = _style(name, plan)
         if style is not None:
-            _split(module, style, mesh)
+            _split(module, style, mesh, between)
     for name, module in base.named_modules():
         if name.endswith((".self_attn", ".mlp")):
-            _mark_input(name, module, mesh)
+            _mark_input(name, module, mesh, between)
+    if sequence:
+        for norm in (base.norm, *(norm for layer in base.layers for norm in _norms(layer))):
+            parallelize_module(norm, mesh, SplitNorm(SEQUENCE_DIM), src_data_rank=None)
     for part in _copies(embedding):
         parallelize_module(
-            part, mesh, RowwiseParallel(input_layouts=Replicate(), output_layouts=Replicate()),
+            part, mesh, RowwiseParallel(input_layouts=Replicate(), output_layouts=between),
             src_data_rank=None,
         )  # fmt: skip
     for part in _copies(head):
         # Each process keeps the logits of its part of the vocabulary: the loss needs no more.
-        parallelize_module(part, mesh, ColwiseParallel(), src_data_rank=None)
+        parallelize_module(part, mesh, ColwiseParallel(input_layouts=between), src_data_rank=None)
     if tied:
         # Splitting made two parameters of one.
         for ours, theirs in zip(_copies(head), _copies(embedding), strict=True):
             ours.weight = theirs.weight
+
+
+def _norms(layer: nn.Module) -> list[nn.Module]:
+    """Return what a decoder layer applies between its attention and its MLP."""
+    return [
+        child
+        for name, child in layer.named_children()
+        if name not in ("self_attn", "mlp") and any(True for _ in child.parameters())
+    ]
 
 
 def _style(name: str, plan: dict[str, str]) -> str | None:
@@ -145,38 +181,43 @@ def _weight(module: nn.Module) -> Any:
     return _copies(module)[-1].weight
 
 
-def _split(module: Any, style: str, mesh: DeviceMesh) -> None:
+def _split(module: Any, style: str, mesh: DeviceMesh, between: Placement) -> None:
     if style == NORM:
-        parallelize_module(module, mesh, HeadNorm(), src_data_rank=None)
+        parallelize_module(module, mesh, SplitNorm(HEAD_DIM), src_data_rank=None)
         return
     if not hasattr(module, "lora_A"):
-        parallelize_module(module, mesh, _linear(style), src_data_rank=None)
+        parallelize_module(module, mesh, _linear(style, between), src_data_rank=None)
         return
-    parallelize_module(module.base_layer, mesh, _linear(style), src_data_rank=None)
-    whole, split = Replicated(), _linear(style)
-    first, second = (split, whole) if style in ROWWISE else (whole, split)
+    parallelize_module(module.base_layer, mesh, _linear(style, between), src_data_rank=None)
+    first: ParallelStyle
+    second: ParallelStyle
+    if style in ROWWISE:
+        # The rank-wide middle is summed whole; what leaves the layer lies as the base's output.
+        first, second = _linear(style, Replicate()), Replicated(between)
+    else:
+        first, second = Replicated(Replicate()), _linear(style, between)
     for adapter in module.lora_A:
         parallelize_module(module.lora_A[adapter], mesh, first, src_data_rank=None)
         parallelize_module(module.lora_B[adapter], mesh, second, src_data_rank=None)
 
 
-def _linear(style: str) -> ParallelStyle:
+def _linear(style: str, between: Placement) -> ParallelStyle:
     return {
         "colwise": ColwiseParallel(),
         "colwise_gather_output": ColwiseParallel(output_layouts=Replicate()),
-        "rowwise": RowwiseParallel(),
-        "rowwise_split_input": RowwiseParallel(input_layouts=Replicate()),
+        "rowwise": RowwiseParallel(output_layouts=between),
+        "rowwise_split_input": RowwiseParallel(input_layouts=Replicate(), output_layouts=between),
     }[style]
 
 
-def _mark_input(name: str, module: nn.Module, mesh: DeviceMesh) -> None:
+def _mark_input(name: str, module: nn.Module, mesh: DeviceMesh, between: Placement) -> None:
     """Make the input of attention or MLP a replicated DTensor: one reduction of its gradient."""
     style = PrepareModuleInput(
-        input_layouts=(Replicate(),), desired_input_layouts=(Replicate(),), use_local_output=False
+        input_layouts=(between,), desired_input_layouts=(Replicate(),), use_local_output=False
     )
     if name.endswith(".self_attn"):
         style = PrepareModuleInput(
-            input_kwarg_layouts={"hidden_states": Replicate()},
+            input_kwarg_layouts={"hidden_states": between},
             desired_input_kwarg_layouts={"hidden_states": Replicate()},
             use_local_output=False,
         )

@@ -4,7 +4,7 @@ A checkpoint is a folder `checkpoint-N`:
 
     model/, optimizer/   tensors, by torch.distributed.checkpoint: each process writes what it
                          holds, and any other layout can read it
-    rng-R.safetensors    random state of process R
+    rng-R.safetensors    random state of the processes of tensor-parallel group R
     state.json           step, epoch, counters, best score, what the run depends on
     config.yaml          the effective configuration
     tokenizer and model config files, so that the folder explains itself
@@ -133,6 +133,12 @@ def _rng_state() -> dict[str, torch.Tensor]:
     return state
 
 
+def _rng_file(directory: Path, rank: int, peers: int) -> Path:
+    # By group, not by process: on a mesh with more tensor parallelism, processes that must draw
+    # the same would otherwise go on from the states of processes that drew differently.
+    return directory / f"rng-{rank // peers}.safetensors"
+
+
 def save_checkpoint(
     output_dir: Path,
     model: nn.Module,
@@ -143,6 +149,7 @@ def save_checkpoint(
     adapter: bool,
     extras: Callable[[Path], None],
     rank: int = 0,
+    peers: int = 1,
 ) -> Path:
     """Write `checkpoint-N` into `output_dir` and return its path.
 
@@ -156,6 +163,7 @@ def save_checkpoint(
         extras: Writes further files (tokenizer, configuration) into the folder it is given;
             called on every process.
         rank: Number of this process.
+        peers: Neighbouring processes that draw the same random numbers (tensor parallelism).
 
     Raises:
         CheckpointError: The system refused a write; earlier checkpoints are as they were.
@@ -166,7 +174,8 @@ def save_checkpoint(
             _write_tensors(directory / "model", trained_tensors(model, adapter))
             if optimizer is not None:
                 _write_tensors(directory / "optimizer", _optimizer_tensors(model, optimizer))
-            save_file(_rng_state(), str(directory / f"rng-{rank}.safetensors"))
+            if rank % peers == 0:
+                save_file(_rng_state(), str(_rng_file(directory, rank, peers)))
             extras(directory)
             if rank == 0:
                 write_json(
@@ -317,8 +326,11 @@ def restore(
     *,
     adapter: bool,
     rank: int = 0,
+    peers: int = 1,
 ) -> TrainState:
     """Put weights, optimizer and random state back as they were; return the progress.
+
+    `rank` and `peers` are those of `save_checkpoint`, of the mesh as it is now.
 
     Raises:
         CheckpointError: It was saved without optimizer state, or does not fit.
@@ -331,7 +343,7 @@ def restore(
     load_weights(checkpoint.path, model, adapter=adapter)
     _materialise(optimizer)
     _read_tensors(checkpoint.path / "optimizer", _optimizer_tensors(model, optimizer))
-    file = checkpoint.path / f"rng-{rank}.safetensors"
+    file = _rng_file(checkpoint.path, rank, peers)
     if file.exists():
         # A larger mesh has processes that did not exist then: they keep their fresh seed.
         random = load_file(str(file))

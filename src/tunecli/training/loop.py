@@ -355,6 +355,7 @@ class Trainer:
             adapter=job.config.adapter is not None,
             extras=extras,
             rank=job.mesh.rank,
+            peers=job.mesh.layout.tp,
         )
         if job.mesh.is_main:
             ckpt.prune(job.output_dir, job.config.save_total_limit, state.best_step)
@@ -391,6 +392,7 @@ class Trainer:
             job.optimizer,
             adapter=job.config.adapter is not None,
             rank=job.mesh.rank,
+            peers=job.mesh.layout.tp,
         )
         if self.state.scaler:
             self.scaler.load_state_dict(self.state.scaler)

@@ -53,6 +53,9 @@ class ParallelConfig(Section):
     `allgather` (any heads, zigzag balance). `auto` takes the first where it can."""
     tensor_parallel_size: Count | None = None
     """Devices over which each layer's matrices are split."""
+    sequence_parallel: bool = False
+    """With `tensor_parallel_size`: between attention and MLP each device keeps a part of the
+    tokens, which saves memory for norms and residuals at the same traffic."""
     fsdp_config: FsdpConfig = Field(default_factory=FsdpConfig)
     """Options of sharding."""
     fsdp_version: Literal[2] = 2
