@@ -85,7 +85,13 @@ def build_model(
     parallelize(model, mesh, config, precision.compute)
     if source is not None:
         fill_weights(model, source)
-    model.to(precision.device)
+    if config.fsdp_config.offload_params and not alone:
+        # Offloaded weights stay where they are; rotary tables and the like do not.
+        for module in model.modules():
+            for name, buffer in module.named_buffers(recurse=False):
+                setattr(module, name, buffer.to(precision.device))
+    else:
+        model.to(precision.device)
     model.train()
     return model
 

@@ -75,7 +75,7 @@ class Bench:
 
     def compare(self, kind: str, layout: Layout, **values: Any) -> dict[str, float]:
         """Train on `layout` and in one process; return the largest relative errors."""
-        mesh_only = ("context_parallel_backend", "fsdp_config")
+        mesh_only = ("context_parallel_backend", "fsdp_config", "sequence_parallel")
         one = self.alone(**{k: v for k, v in values.items() if k not in mesh_only})
         found = errors(self.run(layout, **values), one)
         worst = self._worst.setdefault(kind, {})

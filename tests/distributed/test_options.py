@@ -81,6 +81,9 @@ def test_option(bench: Bench, option: str, layout: Layout, backend: str) -> None
     {"reshard_after_forward": False},
     {"auto_wrap_policy": "NO_WRAP"},
     {"offload_params": True},
+    {"layers_per_unit": 2},
+    {"transformer_layer_cls_to_wrap": ["LlamaMLP", "LlamaDecoderLayer"]},
+    {"mixed_precision_policy": {"param_dtype": "fp32", "reduce_dtype": "fp32"}},
 ], ids=lambda options: "-".join(map(str, next(iter(options.items())))))  # fmt: skip
 @pytest.mark.parametrize("layout", params(Layout(dp_shard=4), Layout(dp_shard=4, tp=2)))
 @pytest.mark.parametrize("tuning", [{}, LORA], ids=["full", "lora"])
@@ -89,6 +92,35 @@ def test_fsdp_config(
 ) -> None:
     found = bench.compare("fsdp_config", layout, **COMMON, **tuning, fsdp_config=options)
     assert max(found.values()) <= LIMIT, found
+
+
+SEQUENCE = with_backends(Layout(tp=2), Layout(dp_shard=2, tp=2), Layout(dp_shard=2, cp=2, tp=2))
+
+
+@pytest.mark.parametrize(("layout", "backend"), SEQUENCE)
+@pytest.mark.parametrize("tuning", [{}, LORA], ids=["full", "lora"])
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
+def test_sequence_parallel_norms(
+    bench: Bench, layout: Layout, backend: str, tuning: dict[str, Any], packed: bool
+) -> None:
+    found = bench.compare(
+        "sequence_parallel",
+        layout,
+        **COMMON,
+        **tuning,
+        sample_packing=packed,
+        sequence_parallel=True,
+        context_parallel_backend=backend,
+    )
+    assert max(found.values()) <= LIMIT, found
+
+
+def test_a_class_that_the_model_lacks_is_named(bench: Bench, worlds: Worlds) -> None:
+    options = {"transformer_layer_cls_to_wrap": ["GemmaDecoderLayer"]}
+    config = bench.config(Layout(dp_shard=2), **COMMON, fsdp_config=options)
+    for text in worlds[2].run(ranks.refusal, config):
+        assert "no GemmaDecoderLayer" in text
+        assert "LlamaDecoderLayer" in text
 
 
 @pytest.mark.parametrize("layout", params(Layout(dp_shard=4), Layout(dp_replicate=2, dp_shard=4)))

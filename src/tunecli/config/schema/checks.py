@@ -215,6 +215,12 @@ def _evaluation(c: Config) -> Iterator[Problem]:
 
 def _sharding(c: Config) -> Iterator[Problem]:
     options = c.fsdp_config
+    if c.sequence_parallel and (c.tensor_parallel_size or 1) == 1:
+        yield Problem(
+            ("sequence_parallel",),
+            "sequence_parallel splits tokens over tensor_parallel_size devices, which is 1",
+            "set tensor_parallel_size, or remove sequence_parallel",
+        )
     if options.layers_per_unit > 1 and (
         options.transformer_layer_cls_to_wrap or options.auto_wrap_policy == "NO_WRAP"
     ):
