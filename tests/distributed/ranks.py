@@ -161,3 +161,20 @@ def fail(rank: int, how: str) -> int:
         time.sleep(600)
     torch.distributed.barrier()
     return me
+
+
+def reductions(config: Config) -> tuple[int, int]:
+    """All-reduces over `tp` in the forward and in the backward pass of one micro-batch."""
+    from torch.distributed.tensor.debug import CommDebugMode
+
+    def count(mode: CommDebugMode) -> int:
+        return sum(n for op, n in mode.get_comm_counts().items() if "all_reduce" in str(op))
+
+    with join_processes() as processes:
+        job = build(config, processes, Reporter(quiet=True))
+        (batch,) = job.train_loader.step(0, 0).micro_batches
+        with CommDebugMode() as forward:
+            logits, _ = job.loss.logits(job.model, batch.input_ids, batch.position_ids)
+        with CommDebugMode() as backward:
+            torch.autograd.backward(logits.sum())
+    return count(forward), count(backward)

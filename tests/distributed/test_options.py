@@ -94,6 +94,14 @@ def test_fsdp_config(
     assert max(found.values()) <= LIMIT, found
 
 
+def test_attention_and_mlp_are_reduced_once_each(bench: Bench, worlds: Worlds) -> None:
+    """Two layers: two all-reduces each, and one for the vocabulary at either end."""
+    config = bench.config(Layout(tp=2), **{**COMMON, "batch_size": 1})
+    for forward, backward in worlds[2].run(ranks.reductions, config):
+        assert forward == 2 * 2 + 1
+        assert backward == 2 * 2 + 1
+
+
 SEQUENCE = with_backends(Layout(tp=2), Layout(dp_shard=2, tp=2), Layout(dp_shard=2, cp=2, tp=2))
 
 
@@ -196,7 +204,7 @@ def test_dora(bench: Bench, layout: Layout) -> None:
 )
 def test_qlora(bench: Bench, layout: Layout) -> None:
     pytest.importorskip("bitsandbytes")
-    values = {**COMMON, **LORA, "load_in_4bit": True}
+    values = {**COMMON, **LORA, "adapter": "qlora", "load_in_4bit": True}
     found = bench.compare("QLoRA", layout, **values)
     assert max(found.values()) <= 1e-4, found
 

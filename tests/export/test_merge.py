@@ -112,3 +112,19 @@ def test_a_merge_from_lora_model_dir(tmp_path):
     )
     assert merge(elsewhere) == tmp_path / "new" / "merged"
     assert (tmp_path / "new" / "merged" / "config.yaml").exists()
+
+
+def test_an_adapter_trained_on_four_bits_merges_into_the_original_base(tmp_path):
+    pytest.importorskip("bitsandbytes")
+    write_model_dir(tmp_path / "model", hidden_size=64, intermediate_size=128)
+    config = run_config(
+        tmp_path, **{**LORA, "adapter": "qlora"}, load_in_4bit=True, optimizer="adamw_torch"
+    )
+    result = train(config)
+    assert result.loss > 0
+    merged = AutoModelForCausalLM.from_pretrained(merge(config))
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    adapted = PeftModel.from_pretrained(base, str(tmp_path / "out")).eval()
+    ids = torch.arange(8, 24)[None]
+    difference = (merged(input_ids=ids).logits - adapted(input_ids=ids).logits).abs().max()
+    assert difference < 1e-5
