@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .config import local_problems
+from .config import choose_backend, local_problems
 from .data import BatchLoader, TokenRows, prepare, resolve_template
 from .errors import ConfigError, ModelError, Problem
 from .model.adapter import add_adapter
@@ -20,7 +20,7 @@ from .model.sliced import fill_weights, sliced_source
 from .model.tokenizer import Vocabulary, load_tokenizer
 from .parallel import Layout, Mesh
 from .parallel.checks import check_layout
-from .parallel.context import ContextSplit, choose_backend
+from .parallel.context import ContextSplit
 from .parallel.layout_table import describe_layout
 from .parallel.parallelize import parallelize
 from .parallel.processes import TIMEOUT, Processes

@@ -2,6 +2,7 @@
 
 from .dump import dump_config
 from .jsonschema import json_schema
+from .layout import choose_backend, layout_problems
 from .loader import load_config
 from .local import local_problems
 from .redact import is_secret_key, redact, redact_tree
@@ -15,9 +16,11 @@ __all__ = [
     "MessageMappings",
     "ParallelConfig",
     "SpecialTokens",
+    "choose_backend",
     "dump_config",
     "is_secret_key",
     "json_schema",
+    "layout_problems",
     "load_config",
     "local_problems",
     "redact",

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import Problem
 from .fields import value_in_words
+from .layout import layout_problems
 from .schema import Config, DatasetEntry
 from .yaml import KeyPath
 
@@ -104,7 +105,12 @@ def _models(config: Config) -> Iterator[Problem]:
             yield Problem(("base_model",), message, hint if is_adapter else None)
         else:
             yield from _read(model / "config.json", "base_model")
-            yield from _positions(config, _json(model / "config.json"))
+            own = _json(model / "config.json")
+            own = own | own["text_config"] if isinstance(own.get("text_config"), dict) else own
+            yield from _positions(config, own)
+            # Sizes that are left out are filled in with 1, or from processes not known here.
+            cp, tp = config.context_parallel_size or 1, config.tensor_parallel_size or 1
+            yield from layout_problems(config, own, cp=cp, tp=tp)
     if config.trust_remote_code is None:
         yield from _remote_code(config, model)
 
@@ -140,10 +146,7 @@ def _remote_code(config: Config, model: Path | None) -> Iterator[Problem]:
 
 
 def _positions(config: Config, own: dict[str, Any]) -> Iterator[Problem]:
-    values = own
-    if isinstance(own.get("text_config"), dict):
-        values = own | own["text_config"]
-    values = values | config.overrides_of_model_config
+    values = own | config.overrides_of_model_config
     limit = next((values[key] for key in LENGTH_KEYS if isinstance(values.get(key), int)), None)
     if limit is None or config.sequence_len <= limit:
         return

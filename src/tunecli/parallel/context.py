@@ -31,34 +31,6 @@ ATTENTION = "tunecli_context"
 Backend = Literal["ulysses", "allgather", "whole"]
 
 
-def choose_backend(
-    wanted: str, heads: int, kv_heads: int, layout_cp: int, layout_tp: int
-) -> Backend:
-    """Return the backend for `context_parallel_backend`; `auto` takes Ulysses where heads divide.
-
-    Args:
-        wanted: `auto`, `ulysses` or `allgather`.
-        heads: Query heads of the model.
-        kv_heads: Key and value heads of the model.
-        layout_cp: Size of the `cp` axis.
-        layout_tp: Size of the `tp` axis, which takes its share of heads first.
-
-    Raises:
-        ValueError: `ulysses` was asked for, and the heads do not divide.
-    """
-    queries, keys = heads // layout_tp, max(1, kv_heads // layout_tp)
-    # Fewer key heads than processes are repeated until there is one for each.
-    divides = queries % layout_cp == 0 and (keys % layout_cp == 0 or layout_cp % keys == 0)
-    if wanted == "ulysses" and not divides:
-        raise ValueError(
-            f"{queries} query heads and {keys} key heads of a tensor-parallel rank cannot be "
-            f"dealt to {layout_cp} processes"
-        )
-    if wanted in ("ulysses", "allgather"):
-        return wanted  # type: ignore[return-value]
-    return "ulysses" if divides else "allgather"
-
-
 @dataclass
 class ContextBatch:
     """What attention must know of a row that is split; made once for each micro-batch.
