@@ -44,7 +44,6 @@ TESTS = "test_datasets: [{path: t}]\n"
         ("eval_steps: 5\nevals_per_epoch: 1\n", {"eval_steps"}),
         ("save_strategy: steps\n", {"save_steps"}),
         ("save_strategy: epoch\nsave_steps: 4\n", {"save_strategy"}),
-        ("eval_strategy: no\nevals_per_epoch: 4\n", {"eval_strategy"}),
         ("save_steps: 1.5\n", {"save_steps"}),
         ("early_stopping_patience: 1\nload_best_model_at_end: true\nsave_strategy: best\n",
          {"early_stopping_patience", "load_best_model_at_end", "save_strategy"}),

@@ -155,16 +155,13 @@ def test_template_file_that_is_not_there(tmp_path: Path) -> None:
     assert not check(chat_template_jinja=str(tmp_path / "x.jinja"))
 
 
-@pytest.mark.parametrize(
-    ("size", "key"), [(3, "tensor_parallel_size"), (4, "tensor_parallel_size")]
-)
-def test_sizes_that_do_not_divide_are_seen_before_launch(
-    tmp_path: Path, size: int, key: str
-) -> None:
+@pytest.mark.parametrize("size", [3, 4])
+def test_sizes_that_do_not_divide_are_seen_before_launch(tmp_path: Path, size: int) -> None:
     values = LLAMA | {
         "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64,
         "vocab_size": 64,
     }  # fmt: skip
-    (found,) = check(make_model(tmp_path / "m", values), sequence_len=64, **{key: size})
-    assert "attention heads 4, kv heads 2, MLP width 64, vocabulary 64" in found.message
-    assert found.remedy == "allowed here: {1, 2}"
+    found = check(make_model(tmp_path / "m", values), tensor_parallel_size=size)
+    problem = found["tensor_parallel_size"]
+    assert "attention heads 4, kv heads 2, MLP width 64, vocabulary 64" in problem.message
+    assert problem.remedy == "allowed here: {1, 2}"

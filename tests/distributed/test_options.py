@@ -94,6 +94,17 @@ def test_fsdp_config(
     assert max(found.values()) <= LIMIT, found
 
 
+@pytest.mark.parametrize(
+    "layout",
+    params(Layout(cp=2), Layout(cp=4), Layout(dp_shard=2, cp=2), Layout(cp=2, tp=2)),
+)
+@pytest.mark.parametrize("tuning", [{}, LORA], ids=["full", "lora"])
+def test_ring(bench: Bench, layout: Layout, tuning: dict[str, Any]) -> None:
+    values = {**COMMON, **tuning, "val_set_size": 3, "gradient_checkpointing": True}
+    found = bench.compare("ring", layout, **values, context_parallel_backend="ring")
+    assert max(found.values()) <= LIMIT, found
+
+
 def test_attention_and_mlp_are_reduced_once_each(bench: Bench, worlds: Worlds) -> None:
     """Two layers: two all-reduces each, and one for the vocabulary at either end."""
     config = bench.config(Layout(tp=2), **{**COMMON, "batch_size": 1})

@@ -69,8 +69,13 @@ def test_sizes_that_do_not_divide(bench: Bench, sizes: dict[str, int], shown: st
         ({"context_parallel_backend": "ulysses"}, Layout(cp=3), "cannot be dealt to 3 processes"),
         ({"context_parallel_backend": "ulysses"}, Layout(cp=4, tp=2), "2 query heads and 1 key"),
         ({"sequence_len": 32}, Layout(cp=32), "cannot be split into"),
+        (
+            {"context_parallel_backend": "ring", "sample_packing": True},
+            Layout(cp=2),
+            "ring attention knows no sample_packing",
+        ),
     ],
-    ids=["dora-tp", "qlora-tp", "ulysses-cp3", "ulysses-cp4-tp2", "short-rows"],
+    ids=["dora-tp", "qlora-tp", "ulysses-cp3", "ulysses-cp4-tp2", "short-rows", "ring-packed"],
 )
 def test_what_does_not_go_together(
     bench: Bench, values: dict[str, Any], layout: Layout, message: str

@@ -74,6 +74,8 @@ def _context(config: Config, model: Mapping[str, Any], cp: int, tp: int) -> Iter
                 str(error),
                 "use context_parallel_backend: allgather",
             )
+    if config.context_parallel_backend == "ring":
+        yield from _ring(config, model)
     # Zigzag parts are the finer ones: this holds for both backends.
     if config.sequence_len < 2 * cp:
         yield Problem(
@@ -84,13 +86,30 @@ def _context(config: Config, model: Mapping[str, Any], cp: int, tp: int) -> Iter
         )
 
 
+def _ring(config: Config, model: Mapping[str, Any]) -> Iterator[Problem]:
+    windows = model.get("sliding_window") and model.get("use_sliding_window", True)
+    reasons = {
+        "sample_packing": config.sample_packing or config.eval_sample_packing,
+        "sliding windows": windows,
+        "capped scores": model.get("attn_logit_softcapping"),
+        "dropout of attention": model.get("attention_dropout"),
+    }
+    for reason, present in reasons.items():
+        if present:
+            yield Problem(
+                ("context_parallel_backend",),
+                f"ring attention knows no {reason}",
+                "use context_parallel_backend: auto",
+            )
+
+
 def choose_backend(
     wanted: str, heads: int, kv_heads: int, cp: int, tp: int
-) -> Literal["ulysses", "allgather"]:
+) -> Literal["ulysses", "allgather", "ring"]:
     """Return the backend for `context_parallel_backend`; `auto` takes Ulysses where heads divide.
 
     Args:
-        wanted: `auto`, `ulysses` or `allgather`.
+        wanted: `auto`, `ulysses`, `allgather` or `ring`.
         heads: Query heads of the model.
         kv_heads: Key and value heads of the model.
         cp: Size of the `cp` axis.
@@ -107,6 +126,6 @@ def choose_backend(
             f"{queries} query heads and {keys} key heads of a tensor-parallel rank cannot be "
             f"dealt to {cp} processes"
         )
-    if wanted in ("ulysses", "allgather"):
+    if wanted in ("ulysses", "allgather", "ring"):
         return wanted  # type: ignore[return-value]
     return "ulysses" if divides else "allgather"

@@ -1,12 +1,14 @@
 """Context parallelism: each row is split over processes, and attention brings it together.
 
-Two ways, both exact and both keeping packed documents apart:
+Three ways, all exact; the first two keep packed documents apart:
 
 - *Ulysses* (arXiv:2309.14509): an all-to-all turns "all heads of a part of the row" into "some
   heads of the whole row" around attention, and back. Needs query heads that divide.
 - *All-gather* (as in arXiv:2407.21783, section 3.3.2): each process keeps its queries and gathers
   all keys and values. Rows are dealt in zigzag, part i with part 2c-1-i, since under a causal mask
   late queries cost more than early ones. Works with any number of heads.
+- *Ring* (`ring.py`): keys and values travel instead of being gathered. Least memory for the longest
+  rows; no packing, no windows.
 
 Labels are shifted before the split (when the batch is made), so no target is lost at a seam.
 """
@@ -21,6 +23,7 @@ from torch import distributed as dist
 from torch.nn import functional as F
 
 from .collectives import all_gather, all_to_all
+from .ring import ring_attention
 
 if TYPE_CHECKING:
     from .mesh import Mesh
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 ATTENTION = "tunecli_context"
 """Name under which transformers knows `context_attention`."""
 
-Backend = Literal["ulysses", "allgather", "whole"]
+Backend = Literal["ulysses", "allgather", "ring", "whole"]
 
 
 @dataclass
@@ -77,16 +80,21 @@ class ContextSplit:
     sequence_parallel: bool = False
 
     @property
+    def zigzag(self) -> bool:
+        """Whether each process holds one early and one late part of a row."""
+        return self.backend in ("allgather", "ring")
+
+    @property
     def multiple(self) -> int:
         """Sequence lengths must be a multiple of this."""
-        parts = self.mesh.layout.cp * (2 if self.backend == "allgather" else 1)
+        parts = self.mesh.layout.cp * (2 if self.zigzag else 1)
         # What a process holds of a row is split once more between attention and MLP.
         return parts * (self.mesh.layout.tp if self.sequence_parallel else 1)
 
     def places(self, length: int, rank: int) -> torch.Tensor:
         """Return the places in a row of `length` tokens that process `rank` of the group holds."""
         size = self.mesh.layout.cp
-        if self.backend != "allgather":
+        if not self.zigzag:
             part = length // size
             return torch.arange(rank * part, (rank + 1) * part)
         part = length // (2 * size)
@@ -149,6 +157,13 @@ def context_attention(
     assert attention_mask is None
     assert context is not None
     group = context.group
+    if context.backend == "ring":
+        # `tunecli.config.layout` has refused what needs more than a causal mask.
+        assert group is not None
+        assert sliding_window is None
+        assert softcap is None
+        assert not dropout
+        return ring_attention(query, key, value, group, scaling).transpose(1, 2).contiguous(), None
     mask = context.mask(sliding_window)
     if group is None:
         out = _attend(query, key, value, mask, scaling, dropout, softcap)

@@ -176,13 +176,13 @@ def _evaluation(c: Config) -> Iterator[Problem]:
             )  # fmt: skip
         if strategy == "steps" and steps is None:
             yield Problem((f"{verb}_steps",), f"{verb}_strategy: steps needs {verb}_steps")
-        if steps is not None and strategy not in (None, "steps"):
+        if steps is not None and strategy not in (None, "steps", "no"):
             yield Problem(
                 (f"{verb}_strategy",),
                 f"{verb}_steps has no effect with {verb}_strategy: {strategy}",
                 f"use {verb}_strategy: steps, or remove one",
             )
-        if per_epoch is not None and strategy not in (None, "epoch"):
+        if per_epoch is not None and strategy not in (None, "epoch", "no"):
             yield Problem(
                 (f"{verb}_strategy",),
                 f"{verb}s_per_epoch has no effect with {verb}_strategy: {strategy}",

@@ -48,9 +48,10 @@ class ParallelConfig(Section):
     """Devices over which weights, gradients and optimizer state are sharded."""
     context_parallel_size: Count | None = None
     """Devices over which each row is split."""
-    context_parallel_backend: Literal["auto", "ulysses", "allgather"] = "auto"
-    """How attention brings rows together: all-to-all (`ulysses`, needs heads that divide) or
-    `allgather` (any heads, zigzag balance). `auto` takes the first where it can."""
+    context_parallel_backend: Literal["auto", "ulysses", "allgather", "ring"] = "auto"
+    """How attention brings rows together: all-to-all (`ulysses`, needs heads that divide),
+    `allgather` (any heads, zigzag balance), or `ring` (the least memory; no packing, no sliding
+    windows). `auto` takes the first that can be."""
     tensor_parallel_size: Count | None = None
     """Devices over which each layer's matrices are split."""
     sequence_parallel: bool = False

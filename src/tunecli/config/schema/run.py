@@ -27,14 +27,15 @@ class RunConfig(Section):
     """Steps between two lines of metrics."""
 
     eval_strategy: Strategy | None = None
-    """When to evaluate. Left out: as the keys below say, else at the end of each epoch."""
+    """When to evaluate. Left out: as the keys below say, else at the end of each epoch. `no`
+    switches it off, whatever they say."""
     eval_steps: Amount | None = None
     """Steps between evaluations; below 1 a share of the run."""
     evals_per_epoch: Count | None = None
     """Evaluations in each epoch."""
     save_strategy: SaveStrategy | None = None
     """When to save a checkpoint. `best`: after each evaluation that beats all before it.
-    Left out: as the keys below say, else at the end of each epoch."""
+    Left out: as the keys below say, else at the end of each epoch. `no` switches it off."""
     save_steps: Amount | None = None
     """Steps between checkpoints; below 1 a share of the run."""
     saves_per_epoch: Count | None = None
