@@ -6,11 +6,12 @@ refused cheaply is refused before weights are read.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from .config import choose_backend, local_problems
-from .data import BatchLoader, TokenRows, prepare, resolve_template
-from .errors import ConfigError, ModelError, Problem
+from .data import BatchLoader, Prepared, TokenRows, prepare, resolve_template
+from .errors import ConfigError, DataError, ModelError, Problem
 from .model.adapter import add_adapter
 from .model.attention import check_isolation
 from .model.loading import load_model, load_model_config, select_trained
@@ -115,7 +116,7 @@ def build_loss(config: Config, mesh: Mesh, model_config: PreTrainedConfig) -> To
 
 
 def build_loader(
-    config: Config, rows: TokenRows, mesh: Mesh, pad_id: int, multiple: int = 1
+    config: Config, data: Prepared, mesh: Mesh, pad_id: int, multiple: int = 1
 ) -> BatchLoader:
     """Make the loader of training batches."""
     per_pass = config.micro_batch_size * mesh.layout.data_ranks
@@ -127,7 +128,7 @@ def build_loader(
         raise ConfigError([Problem(("batch_size",), message)])
     accumulation = config.gradient_accumulation_steps or (config.batch_size or per_pass) // per_pass
     return BatchLoader(
-        rows,
+        data.train,
         micro_batch_size=config.micro_batch_size,
         accumulation=accumulation,
         dp_rank=mesh.data_rank,
@@ -138,7 +139,9 @@ def build_loader(
         pad_id=pad_id,
         seed=config.seed,
         shuffle=config.shuffle_merged_datasets,
-        multiple=multiple,
+        multiple=math.lcm(multiple, config.pad_to_multiple_of),
+        mixture=data.mixture,
+        group_by_length=config.group_by_length,
     )
 
 
@@ -161,13 +164,23 @@ def build_eval_loader(
         pad_id=pad_id,
         seed=config.seed,
         shuffle=False,
-        multiple=multiple,
+        multiple=math.lcm(multiple, config.pad_to_multiple_of),
     )
 
 
 def _pad_to(config: Config, packing: bool) -> int | None:
     pad = packing if config.pad_to_sequence_len is None else config.pad_to_sequence_len
     return config.sequence_len if pad or packing else None
+
+
+def check_rows(data: Prepared) -> None:
+    """Raise a `DataError` if the rows are preference pairs: there is no loss for them here."""
+    if data.report.paired:
+        raise DataError(
+            "datasets: the rows are preference pairs (chosen and rejected), which `preprocess` and "
+            "`inspect` can read, but training cannot use yet. To train on the chosen replies alone "
+            "use type: chat_template with field_messages: chosen"
+        )
 
 
 def check_ids(model: PreTrainedModel, *parts: TokenRows | None) -> None:
@@ -202,7 +215,8 @@ def build(config: Config, processes: Processes, reporter: Reporter) -> Job:
     vocabulary = build_vocabulary(config)
     pad_id = vocabulary.tokenizer.pad_token_id
     data = prepare(config, vocabulary.tokenizer, reporter)
-    train_loader = build_loader(config, data.train, mesh, pad_id, multiple)
+    check_rows(data)
+    train_loader = build_loader(config, data, mesh, pad_id, multiple)
     eval_loader = data.eval and build_eval_loader(config, data.eval, mesh, pad_id, multiple)
 
     with reporter.task("loading the model", None):

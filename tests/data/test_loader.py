@@ -62,7 +62,6 @@ def test_pad_to_and_multiple(tmp_path: Path) -> None:
 def test_packs_do_not_predict_across_seams(tmp_path: Path) -> None:
     lengths = [7, 5, 4, 3, 3, 2]
     packs = loader(rows_of(tmp_path / "a", lengths), packing=True, accumulation=2)
-    assert packs.samples == 4
     assert packs.steps_per_epoch == 2
     steps = [packs.step(0, i) for i in range(2)]
     assert sum(step.trained_tokens for step in steps) == 18
@@ -132,6 +131,44 @@ def test_short_last_window(tmp_path: Path) -> None:
     steps = loader(rows_of(tmp_path / "a", [4, 3, 2]), accumulation=2, shuffle=False)
     assert [len(s.micro_batches) for s in steps.iterate(0, 2)] == [2, 1]
     assert [s.trained_tokens for s in steps.iterate(0, 2)] == [5, 1]
+
+
+def test_steps_and_epochs(tmp_path: Path) -> None:
+    steps = loader(rows_of(tmp_path / "a", [2] * 10), micro_batch_size=1)
+    assert [steps.steps(n) for n in (1, 3, 0.25, 1.1, 1.11)] == [10, 30, 3, 11, 12]
+    assert [steps.locate(n) for n in (0, 9, 10, 25)] == [(0, 0), (0, 9), (1, 0), (2, 5)]
+    assert steps.epochs_at(25) == 2.5
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_rows_of_similar_length_share_a_batch(tmp_path: Path, shuffle: bool) -> None:
+    lengths = np.random.default_rng(0).integers(2, 60, 403).tolist()
+    rows = rows_of(tmp_path / "a", lengths)
+    options = {"micro_batch_size": 8, "sequence_len": 60, "shuffle": shuffle}
+
+    def padding(steps: BatchLoader) -> int:
+        batches = [b for s in steps.iterate(0, steps.steps_per_epoch) for b in s.micro_batches]
+        assert sorted(r for b in batches for line in seen(b) for r in line) == list(range(1, 404))
+        return sum(b.input_ids.numel() for b in batches) - sum(lengths)
+
+    grouped = loader(rows, group_by_length=True, **options)
+    assert padding(grouped) < padding(loader(rows, **options)) / 10
+    widths = [s.micro_batches[0].input_ids.shape[1] for s in grouped.iterate(0, 50)]
+    assert (widths == sorted(widths)) is not shuffle
+    halves = [loader(rows, group_by_length=True, dp_rank=r, dp_size=2,
+                     **{**options, "micro_batch_size": 4}) for r in range(2)]  # fmt: skip
+    for index in range(grouped.steps_per_epoch):
+        whole = seen(grouped.step(0, index).micro_batches[0])
+        assert whole == [x for h in halves for x in seen(h.step(0, index).micro_batches[0]) if x]
+    if shuffle:
+        assert grouped.order(0)[0].tolist() != grouped.order(1)[0].tolist()
+
+
+def test_waiting_is_measured(tmp_path: Path) -> None:
+    steps = loader(rows_of(tmp_path / "a", [2] * 5))
+    for _ in steps.iterate(0, 5):
+        pass
+    assert 0 < steps.waited < 5
 
 
 def test_iterating_can_be_given_up(tmp_path: Path) -> None:

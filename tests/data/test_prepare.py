@@ -145,11 +145,9 @@ def test_validation_split_that_leaves_nothing(tmp_path: Path, size: float) -> No
         split_rows(prepared(tmp_path, rows_of(10)).train, 1.0, seed=0)
 
 
-def test_negative_split_and_weights_are_no_configuration(tmp_path: Path) -> None:
+def test_negative_split_is_no_configuration() -> None:
     with pytest.raises(ValueError, match="val_set_size"):
         make_config({"path": "x"}, val_set_size=-0.1)
-    with pytest.raises(ValueError, match="weight"):
-        make_config({"path": "x", "weight": 0.75})
 
 
 def test_split_depends_on_the_seed(tmp_path: Path) -> None:

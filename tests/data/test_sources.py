@@ -32,12 +32,25 @@ def source(path: Path | str, **values: Any) -> Source:
     return open_source(DatasetEntry(path=str(path), **values))
 
 
+def read(found: Source, size: int = 2) -> list[tuple[str, Any]]:
+    """Every row with its origin; what is broken is raised, as encoding does."""
+    result = []
+    for block in found.blocks(size):
+        assert 1 <= len(block) <= size
+        for part, number, row in block.rows():
+            origin = found.parts[part].origin(number)
+            if isinstance(row, DataError):
+                raise DataError(f"{origin}: {row}")
+            result.append((origin, row))
+    return result
+
+
 def names(found: Source) -> list[str]:
-    return [origin.rsplit("/", 1)[-1] for origin, _ in found]
+    return [origin.rsplit("/", 1)[-1] for origin, _ in read(found)]
 
 
 def rows(found: Source) -> list[Any]:
-    return [row for _, row in found]
+    return [row for _, row in read(found)]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +108,7 @@ def test_json_arrays(tmp_path: Path) -> None:
         ('[{"a": 1},\n{"a": }]', "a.json:2: not valid JSON: Expecting value"),
         ('[{"a": 1},\n3]', "a.json:2: a row must be an object, not a number"),
         ('[{"a": 1}] x', "a.json:1: text after the end of the array"),
-        ('{\n"a": 1}', "a .json file holds one object a line"),
+        ('{\n"a": 1}', "such a file holds one object a line"),
     ):
         path.write_text(text)
         with pytest.raises(DataError, match=cause):
@@ -216,7 +229,7 @@ def test_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     found = source("org/name", split="train[:1%]", revision="abc", name="en")
-    assert list(found) == [("org/name row 1", {"a": 1})]
+    assert read(found) == [("org/name row 1", {"a": 1})]
     assert found.fingerprint()
     assert asked[0][1] == {
         "name": "en", "data_files": None, "split": "train[:1%]", "revision": "abc",

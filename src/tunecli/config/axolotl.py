@@ -76,7 +76,7 @@ KEYS: Mapping[str, Rule] = dict(
                "tiled_mlp chunked_cross_entropy unsloth_cross_entropy_loss unsloth_lora_mlp "
                "unsloth_lora_qkv unsloth_lora_o unsloth_rms_norm unsloth_rope", _KERNEL),
         ("plugins", _ignored("kernels need no plugin here")),
-        *_each("dataset_processes dataset_num_proc", _ignored("tokenization uses every core")),
+        ("dataset_processes", _to("dataset_num_proc")),
         ("tokenizer_type", _ignored("the class is read from the tokenizer's own files")),
         *_each("local_rank ddp ddp_timeout ddp_bucket_cap_mb ddp_broadcast_buffers "
                "ddp_find_unused_parameters accelerator_config world_size", _OWN_LAYOUT),
@@ -128,7 +128,6 @@ KEYS: Mapping[str, Rule] = dict(
         ("torch_compile", _unsupported("remove the key")),
         *_each("torch_compile_backend torch_compile_mode",
                _unsupported("there is no torch_compile")),
-        ("group_by_length", _unsupported("use `sample_packing: true`, which wastes even less")),
         ("activation_offloading", _unsupported("use `gradient_checkpointing: true`")),
         ("max_packed_sequence_len", _unsupported("use `sample_packing: true` and `sequence_len`")),
         ("push_dataset_to_hub", _unsupported("upload the data with `hf upload`")),

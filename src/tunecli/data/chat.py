@@ -18,7 +18,19 @@ from typing import Any
 
 from ..errors import DataError
 from .control import any_of, control_tokens
-from .placeholders import MARKS, TEXT_KEYS, Marks, Message, Place, Shape, hollow, lay_over
+from .placeholders import (
+    MARKS,
+    TEXT_KEYS,
+    Layout,
+    Marks,
+    Message,
+    Outline,
+    Place,
+    hollow,
+    lay_over,
+    outline,
+    placeholder,
+)
 
 Span = tuple[int, int]
 
@@ -51,12 +63,37 @@ class Conversation:
         literal: Ranges of `text` that somebody typed and that look like control tokens.
         generated: Ranges inside the template's generation tags, where they had to be used
             instead of `turns`.
+        outline: The conversation's texts, where `turns` were found.
+        places: Where these stand in `text`.
     """
 
     text: str
     turns: list[Turn | str]
     literal: list[Span] = field(default_factory=list)
     generated: list[Span] | None = None
+    outline: Outline | None = None
+    places: list[Place] = field(default_factory=list)
+
+    def find(self, message: int, start: int, end: int) -> list[Span] | None:
+        """Return the ranges of `text` that show a range of a message's content.
+
+        White space around the content and tags in it, which templates may change, count to none.
+
+        Returns:
+            In order, without overlap; `None` if the template changed that part of the content.
+        """
+        found: list[Span] = []
+        for place in self.places:
+            assert self.outline is not None
+            core = self.outline.texts[place.slot]
+            owner, name, offset = self.outline.spots[place.slot]
+            first, last = max(start - offset, 0), min(end - offset, len(core))
+            if owner != message or name != "content" or first >= last:
+                continue
+            if self.text[place.start : place.end] != core:
+                return None
+            found.append((place.start + first, place.start + last))
+        return found
 
 
 class ChatRenderer:
@@ -77,7 +114,7 @@ class ChatRenderer:
         tags -= self.control.texts
         self._tags = re.compile(f"({any_of(tags).pattern})")
         self._has_tags = re.search(r"\{%-?\s*generation\s*-?%\}", template) is not None
-        self._layouts: dict[str, list[str]] = {}
+        self._layouts: dict[tuple[Any, ...], Layout] = {}
         self.headers: list[str] = []
         self.ends = {text for text in (tokenizer.eos_token, *eot_tokens) if text}
         self.shows_end = self._learn()
@@ -144,22 +181,32 @@ class ChatRenderer:
         self._check_structure(messages, tools)
         text = self.text(messages, tools)
         marks = next((m for m in MARKS if m[0] not in text and m[1] not in text), None)
-        shape = hollow(messages, marks, self._tags) if marks else Shape()
-        places = marks and self._align(text, shape, tools, marks)
-        if not (marks and places):
+        parted = outline(messages, self._tags)
+        fitted = marks and self._align(text, messages, parted, tools, marks)
+        if not fitted:
             return self._by_tags(text, messages, tools)
+        layout, places = fitted
         literal = [
             (place.start + start, place.start + end)
             for place in places
             for start, end in self.control.find(text[place.start : place.end])
         ]
-        turns = list(self._turns(text, shape, places, marks))
-        return Conversation(text, turns, literal)
+        turns = [
+            turn
+            if isinstance(turn, str)
+            else Turn(
+                places[turn[0]].start - turn[1],
+                places[turn[2]].end + turn[3],
+                places[turn[2]].end + turn[4],
+            )
+            for turn in layout.turns
+        ]
+        return Conversation(text, turns, literal, None, parted, places)
 
     def _check_structure(self, messages: list[Message], tools: Any) -> None:
         plain = {"role", *TEXT_KEYS}
-        extras = [{k: v for k, v in m.items() if k not in plain} for m in messages]
-        for part in (extras if any(extras) else None, tools):
+        extras = [{k: m[k] for k in m.keys() - plain} for m in messages if m.keys() - plain]
+        for part in (extras, tools):
             if part and (
                 found := self.control.pattern.search(json.dumps(part, ensure_ascii=False))
             ):
@@ -168,35 +215,48 @@ class ChatRenderer:
                     "another property of a message: it would act as one"
                 )
 
-    def _align(self, text: str, shape: Shape, tools: Any, marks: Marks) -> list[Place] | None:
-        """Return where each slot stands in `text`, in order; `None` if the shapes differ."""
-        key = json.dumps([shape.messages, tools])
+    def _align(
+        self, text: str, messages: list[Message], parted: Outline, tools: Any, marks: Marks
+    ) -> tuple[Layout, list[Place]] | None:
+        """Return the layout and where each slot stands in `text`; `None` if they do not fit."""
+        key = (marks, parted.key, tools and json.dumps(tools))
         layout = self._layouts.get(key)
-        places = layout and lay_over(text, layout, shape.texts)
-        if not places:
+        places = layout and lay_over(text, layout, parted.texts)
+        if not layout or places is None:
             # Also if it was remembered: a template may show the time of day.
-            rendered = self.text(shape.messages, tools)
-            layout = re.split(f"{marks[0]}(\\d+){marks[1]}", rendered)
-            places = lay_over(text, layout, shape.texts)
+            layout = self._layout(hollow(messages, self._tags, marks), parted, tools, marks)
+            places = lay_over(text, layout, parted.texts)
             if len(self._layouts) >= MEMORY:
                 self._layouts.clear()
             self._layouts[key] = layout
-        return places or None
+        return (layout, places) if places else None
+
+    def _layout(self, shape: list[Message], parted: Outline, tools: Any, marks: Marks) -> Layout:
+        """Learn how the template lays out a conversation whose texts are placeholders."""
+        rendered = self.text(shape, tools)
+        pieces = re.split(f"{marks[0]}(\\d+){marks[1]}", rendered)
+        layout = Layout(pieces[::2], [int(slot) for slot in pieces[1::2]])
+        texts = [placeholder(slot, marks) for slot in range(len(parted.texts))]
+        owners = [message for message, _, _ in parted.spots]
+        places = lay_over(rendered, layout, texts)
+        assert places is not None
+        layout.turns = list(self._turns(rendered, shape, owners, places, marks))
+        return layout
 
     def _turns(
-        self, text: str, shape: Shape, places: list[Place], marks: Marks
-    ) -> Iterator[Turn | str]:
-        anchors: dict[int, Place] = {}
+        self, text: str, shape: list[Message], owners: list[int], places: list[Place], marks: Marks
+    ) -> Iterator[tuple[int, int, int, int, int] | str]:
+        anchors: dict[int, int] = {}
         twice: set[int] = set()
-        for place in places:
+        for number, place in enumerate(places):
             # The first place of a slot counts: replies may repeat the name of the tool.
-            if anchors.setdefault(place.slot, place) is not place:
-                twice.add(shape.owners[place.slot])
+            if anchors.setdefault(place.slot, number) != number:
+                twice.add(owners[place.slot])
         order = list(anchors.values())
-        own: list[list[int]] = [[] for _ in shape.messages]
-        for k, place in enumerate(order):
-            own[shape.owners[place.slot]].append(k)
-        for index, message in enumerate(shape.messages):
+        own: list[list[int]] = [[] for _ in shape]
+        for k, number in enumerate(order):
+            own[owners[places[number].slot]].append(k)
+        for index, message in enumerate(shape):
             mine = own[index]
             if not mine:
                 yield "the template leaves its text out"
@@ -205,11 +265,19 @@ class ChatRenderer:
             elif mine[-1] - mine[0] >= len(mine):
                 yield "the template mixes its text with that of another message"
             else:
-                before = order[mine[0] - 1].end if mine[0] else 0
-                after = order[mine[-1] + 1].start if mine[-1] + 1 < len(order) else len(text)
-                yield self._turn(
-                    text, message, (before, after), order[mine[0]], order[mine[-1]], marks
+                first, last = order[mine[0]], order[mine[-1]]
+                before = places[order[mine[0] - 1]].end if mine[0] else 0
+                following = mine[-1] + 1
+                after = places[order[following]].start if following < len(order) else len(text)
+                turn = self._turn(
+                    text, message, (before, after), places[first], places[last], marks
                 )
+                if isinstance(turn, str):
+                    yield turn
+                    continue
+                end = places[last].end
+                start = places[first].start - turn.start
+                yield first, start, last, turn.end - end, turn.close - end
 
     def _turn(
         self, text: str, message: Message, bounds: Span, first: Place, last: Place, marks: Marks

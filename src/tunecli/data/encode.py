@@ -1,37 +1,91 @@
-"""The stream from source rows to stored rows: render, tokenize, filter, count, write."""
+"""From source rows to tokens: render, tokenize, cut, filter, count."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
-from ..config.schema import Config, DatasetEntry
+import numpy as np
+import numpy.typing as npt
+
 from ..errors import DataError
-from ..reporter import Reporter
-from .formats.base import Format, FormatContext, Rendered, Tokens, get_format, kind
-from .report import SetReport
-from .sources import Source
-from .store import Origin, RowWriter, targets
-from .tokenize import Encoded, Encoder
+from .formats.base import Format, FormatContext, Pair, Rendered, Row, Tokens, get_format
+from .report import EXAMPLES, SetReport
+from .store import Origin, targets
+from .tokenize import IGNORE, Encoded, Encoder
 
-BATCH = 512
-"""Rows that are tokenized at once."""
+if TYPE_CHECKING:
+    from ..config.schema import Config, DatasetEntry
+    from .sources import Block
+
+BLOCK = 256
+"""Rows that are read, rendered and tokenized at once."""
 
 
-@dataclass
-class Work:
-    """A batch on its way: places, and the rows as text or tokens."""
+@dataclass(frozen=True)
+class Rules:
+    """Which rows are kept, and how long they may be; see the keys of the same names."""
 
-    origins: list[tuple[Origin, str]]
-    rows: list[Rendered | Tokens]
+    sequence_len: int
+    excess: Literal["drop", "truncate", "raise", "split"] = "drop"
+    overlap: int = 0
+    min_sample_len: int = 0
+    skip_invalid: bool = False
+    deduplicate: bool = False
+
+    @classmethod
+    def from_config(cls, config: Config) -> Rules:
+        """Read the keys."""
+        return cls(
+            config.sequence_len,
+            config.excess_length_strategy,
+            config.split_overlap,
+            config.min_sample_len,
+            config.skip_invalid_rows,
+            config.dataset_exact_deduplication,
+        )
+
+
+@dataclass(slots=True)
+class EncodedBlock:
+    """The kept rows of a block.
+
+    Attributes:
+        rows: Tokens; where `paired`, chosen and rejected in turn.
+        origins: Where each row comes from.
+        digests: 16 bytes of each row (of each pair), if duplicates are looked for.
+        paired: Whether the rows are preference pairs.
+        report: What became of the rows of the block.
+    """
+
+    rows: list[Encoded] = field(default_factory=list)
+    origins: list[Origin] = field(default_factory=list)
+    digests: list[bytes] = field(default_factory=list)
+    paired: bool = False
+    report: SetReport = field(default_factory=SetReport)
+
+    def without(self, seen: set[bytes]) -> EncodedBlock:
+        """Return the block without rows whose digest is in `seen`, to which it adds its own."""
+        if not self.digests:
+            return self
+        size = 2 if self.paired else 1
+        fresh = EncodedBlock(paired=self.paired, report=self.report)
+        for index, digest in enumerate(self.digests):
+            part = slice(index * size, (index + 1) * size)
+            if digest in seen:
+                self.report.duplicates += 1
+                self.report.forget(self.rows[part])
+                continue
+            seen.add(digest)
+            fresh.rows += self.rows[part]
+            fresh.origins += self.origins[part]
+        return fresh
 
 
 def open_format(
-    entry: DatasetEntry, config: Config, tokenizer: Any, warn: Callable[[str], None]
+    entry: DatasetEntry, config: Config, tokenizer: object, warn: Callable[[str], None]
 ) -> Format:
     """Return the format of a source.
 
@@ -44,116 +98,140 @@ def open_format(
         raise DataError(f"{entry.path}: {error}") from None
 
 
-def encode_sources(
-    sources: list[tuple[Source, Format]],
-    config: Config,
+def encode_block(
+    block: Block,
+    row_format: Format,
     encoder: Encoder,
-    directory: Path,
-    reporter: Reporter,
-) -> SetReport:
-    """Write the tokenized rows of all sources to `directory`; return the counts.
+    rules: Rules,
+    places: Sequence[str],
+    first_part: int = 0,
+) -> EncodedBlock:
+    """Read, render, tokenize and filter the rows of a block.
 
-    Memory stays flat: rows are read, rendered and tokenized batch by batch, and while one batch
-    is being tokenized (without the GIL) the next one is rendered.
+    Args:
+        block: Rows of one source.
+        row_format: The source's format.
+        encoder: Tokenizes.
+        rules: What is kept.
+        places: What stands before a row's number in its origin, by part of the source.
+        first_part: Number of the source's first file among those of all sources.
 
     Raises:
-        DataError: A row is broken, or too long with `excess_length_strategy: raise`.
+        DataError: A row is broken (unless invalid rows are skipped), or too long where that is
+            an error. The message names file and line.
     """
-    keep = _Filter(config)
-    sizes = [source.size for source, _ in sources]
-    total = None if None in sizes else sum(size or 0 for size in sizes)
-    with (
-        RowWriter(directory) as writer,
-        reporter.task("tokenizing", total, "rows") as task,
-        ThreadPoolExecutor(1) as pool,
-    ):
-        pending: tuple[Work, Future[list[Encoded]]] | None = None
-
-        def finish(work: Work, future: Future[list[Encoded]]) -> None:
-            kept = keep(work, future.result())
-            writer.write([row for row, _ in kept], [origin for _, origin in kept])
-            task.advance(len(work.rows))
-
-        for work in _batches(sources):
-            future = pool.submit(encoder.encode, work.rows)
-            if pending:
-                finish(*pending)
-            pending = (work, future)
-        if pending:
-            finish(*pending)
-        writer.close([part.place for source, _ in sources for part in source.parts])
-    return keep.report
-
-
-def _batches(sources: list[tuple[Source, Format]]) -> Iterator[Work]:
-    work = Work([], [])
-    first_part = 0
-    for source, row_format in sources:
-        for index, number, row in source.rows():
-            part = source.parts[index]
-            try:
-                if not isinstance(row, dict):
-                    raise DataError(f"a row must be an object, not {kind(row)}")
-                work.rows.append(row_format.encode(row))
-            except DataError as error:
-                raise DataError(f"{part.origin(number)}: {error}") from None
-            work.origins.append(((first_part + index, number), part.place))
-            if len(work.rows) == BATCH:
-                yield work
-                work = Work([], [])
-        first_part += len(source.parts)
-    if work.rows:
-        yield work
+    result = EncodedBlock()
+    rendered: list[Rendered | Tokens] = []
+    done: list[tuple[int, int, int]] = []  # Part, number, and how many texts the row became.
+    for part, number, row in block.rows():
+        result.report.read += 1
+        try:
+            texts = _texts(row_format, row)
+        except DataError as error:
+            _invalid(result.report, f"{places[part]}{number}: {error}", rules)
+            continue
+        rendered += texts
+        done.append((part, number, len(texts)))
+    tokens = iter(zip(rendered, encoder.encode(rendered), strict=True))
+    for part, number, size in done:
+        pairs = [next(tokens) for _ in range(size)]
+        result.report.control += any(isinstance(g, Rendered) and g.literal for g, _ in pairs)
+        group = [row for _, row in pairs]
+        try:
+            kept = _fit(group, rules, result.report)
+        except DataError as error:
+            _invalid(result.report, f"{places[part]}{number}: {error}", rules)
+            continue
+        if not kept:
+            continue
+        if result.rows and result.paired != (size == 2):
+            raise DataError(_MIXED.format(place=f"{places[part]}{number}"))
+        result.paired = size == 2
+        result.rows += kept
+        result.origins += [(first_part + part, number)] * len(kept)
+        result.report.remember(kept)
+        if rules.deduplicate:
+            result.digests += _digests(kept, size)
+    return result
 
 
-class _Filter:
-    """Cuts and drops rows as the configuration asks, and counts what it does."""
+_MIXED = "{place}: preference pairs and ordinary rows cannot be in the same set"
 
-    def __init__(self, config: Config) -> None:
-        self.report = SetReport()
-        self._config = config
-        self._seen: set[bytes] | None = set() if config.dataset_exact_deduplication else None
 
-    def __call__(self, work: Work, encoded: list[Encoded]) -> list[tuple[Encoded, Origin]]:
-        kept = []
-        for row, given, (origin, place) in zip(encoded, work.rows, work.origins, strict=True):
-            self.report.read += 1
-            self.report.control += isinstance(given, Rendered) and bool(given.literal)
-            whole = self._fit(row, f"{place}{origin[1]}")
-            if whole is not None and not self._duplicate(whole):
-                self.report.kept += 1
-                self.report.tokens += len(whole.ids)
-                self.report.trained_tokens += targets(whole.labels)
-                kept.append((whole, origin))
-        return kept
+def _invalid(report: SetReport, problem: str, rules: Rules) -> None:
+    if not rules.skip_invalid:
+        raise DataError(problem) from None
+    report.invalid += 1
+    if len(report.invalid_examples) < EXAMPLES:
+        report.invalid_examples.append(problem)
 
-    def _fit(self, row: Encoded, origin: str) -> Encoded | None:
-        config, report = self._config, self.report
-        length, limit = len(row.ids), config.sequence_len
-        if length < config.min_sample_len:
-            report.too_short += 1
-            return None
-        cut = length > limit
-        if cut:
-            if config.excess_length_strategy == "raise":
-                raise DataError(f"{origin}: {length} tokens, more than sequence_len {limit}")
-            if config.excess_length_strategy == "drop":
-                report.too_long += 1
-                return None
-            row = Encoded(row.ids[:limit], row.labels[:limit])
-        if not targets(row.labels):
-            report.untrained += 1
-            return None
-        report.truncated += cut
-        return row
 
-    def _duplicate(self, row: Encoded) -> bool:
-        if self._seen is None:
-            return False
-        content = row.ids.tobytes() + row.labels.tobytes()
-        digest = hashlib.blake2b(content, digest_size=16).digest()
-        if digest in self._seen:
-            self.report.duplicates += 1
-            return True
-        self._seen.add(digest)
-        return False
+def _texts(row_format: Format, row: Row | DataError) -> list[Rendered | Tokens]:
+    if isinstance(row, DataError):
+        raise row
+    encoded = row_format.encode(row)
+    return [encoded.chosen, encoded.rejected] if isinstance(encoded, Pair) else [encoded]
+
+
+def _fit(group: list[Encoded], rules: Rules, report: SetReport) -> list[Encoded]:
+    """Return what is kept of a row (of both rows of a pair), or nothing; count what happened."""
+    lengths = [len(row.ids) for row in group]
+    if min(lengths) < rules.min_sample_len:
+        report.too_short += 1
+        return []
+    cut = max(lengths) > rules.sequence_len
+    if cut and rules.excess == "raise":
+        raise DataError(f"{max(lengths)} tokens, more than sequence_len {rules.sequence_len}")
+    if cut and rules.excess == "drop":
+        report.too_long += 1
+        return []
+    if cut and rules.excess == "split":
+        if len(group) > 1:
+            raise DataError("a preference pair cannot be split; set excess_length_strategy to "
+                            "drop or truncate")  # fmt: skip
+        pieces = [piece for piece in _pieces(group[0], rules) if targets(piece.labels)]
+        report.split += bool(pieces)
+        report.untrained += not pieces
+        return pieces
+    if cut:
+        group = [cut_row(row, 0, rules.sequence_len) for row in group]
+    if not all(targets(row.labels) for row in group):
+        report.untrained += 1
+        return []
+    report.truncated += cut
+    return group
+
+
+def cut_row(row: Encoded, start: int, stop: int) -> Encoded:
+    """Return the tokens of a row from `start` up to `stop`."""
+    weights = None if row.weights is None else row.weights[start:stop]
+    return Encoded(row.ids[start:stop], row.labels[start:stop], weights)
+
+
+def _pieces(row: Encoded, rules: Rules) -> Iterator[Encoded]:
+    """Cut a long row; what a piece repeats of the one before is context and not trained again."""
+    begin = 0
+    while True:
+        piece = cut_row(row, begin, begin + rules.sequence_len)
+        if begin and rules.overlap:
+            piece.labels = piece.labels.copy()
+            piece.labels[: rules.overlap] = IGNORE
+            if piece.weights is not None:
+                piece.weights = np.where(piece.labels == IGNORE, np.float32(0), piece.weights)
+        yield piece
+        if begin + rules.sequence_len >= len(row.ids):
+            return
+        begin += rules.sequence_len - rules.overlap
+
+
+def _digests(rows: Iterable[Encoded], size: int) -> Iterator[bytes]:
+    contents: list[bytes] = []
+    for row in rows:
+        arrays: tuple[npt.NDArray[np.generic], ...] = (row.ids, row.labels)
+        if row.weights is not None:
+            arrays += (row.weights,)
+        # The number of tokens parts the arrays, and the two rows of a pair.
+        contents.append(b"".join([len(row.ids).to_bytes(8), *(a.tobytes() for a in arrays)]))
+        if len(contents) == size:
+            yield hashlib.blake2b(b"".join(contents), digest_size=16).digest()
+            contents = []

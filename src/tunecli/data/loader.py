@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from .mixture import Mixture
 from .packing import plan_packs
 from .store import TokenRows
 from .tokenize import IGNORE
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
 
 AHEAD = 2
 """Steps that are put together before they are asked for."""
+
+SIMILAR = 64
+"""Steps whose rows are sorted together where rows are grouped by length."""
 
 Indices = npt.NDArray[np.int64]
 
@@ -33,16 +39,18 @@ class Batch:
             already, and never across the end of a document.
         position_ids: Position in the document. In packs they restart at 0 with each document,
             and once more where the padding begins.
+        weights: Weight of each label's loss, float32; `None`: 1 where there is a label.
     """
 
     input_ids: torch.Tensor
     labels: torch.Tensor
     position_ids: torch.Tensor
+    weights: torch.Tensor | None = None
 
     def to(self, device: Any) -> Batch:
         """Return the batch on another device."""
-        parts = (self.input_ids, self.labels, self.position_ids)
-        return Batch(*(part.to(device, non_blocking=True) for part in parts))
+        parts = (self.input_ids, self.labels, self.position_ids, self.weights)
+        return Batch(*(p if p is None else p.to(device, non_blocking=True) for p in parts))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -52,12 +60,14 @@ class StepBatch:
     Attributes:
         micro_batches: Those of this data-parallel rank; every rank has equally many.
         trained_tokens: Trained targets of the whole global batch, over all ranks.
+        loss_weight: Sum of their weights: what the sum of their losses is divided by.
         tokens: Tokens of the whole global batch, without padding.
     """
 
     micro_batches: list[Batch]
     trained_tokens: int
     tokens: int
+    loss_weight: float
 
 
 class BatchLoader:
@@ -65,8 +75,9 @@ class BatchLoader:
 
     A sample is a row, or a pack of rows. Global batch `k` of an epoch is `global_batch`
     consecutive samples of the epoch's order, and fewer at its end: no batch mixes epochs. The
-    order depends on `seed`, the epoch and the rows alone. Each step can be had directly, so that
-    a resumed run goes on exactly and at once.
+    order depends on `seed`, the epoch and the rows alone (and on `global_batch` if rows are
+    grouped by length). Each step can be had directly, so that a resumed run goes on exactly and
+    at once.
 
     Args:
         rows: What to train or evaluate on.
@@ -82,6 +93,8 @@ class BatchLoader:
         seed: Seed of the order.
         shuffle: Another order each epoch; else the order of the rows.
         multiple: Positions are rounded up to a multiple of this.
+        mixture: Which rows each epoch has; all of them, once, if left out.
+        group_by_length: Without packing: rows of similar length share a global batch.
 
     Raises:
         ValueError: A row is longer than `sequence_len`, `pad_to` is below it, or there are no rows.
@@ -102,6 +115,8 @@ class BatchLoader:
         seed: int = 0,
         shuffle: bool = True,
         multiple: int = 1,
+        mixture: Mixture | None = None,
+        group_by_length: bool = False,
     ) -> None:
         if not len(rows):
             raise ValueError("there are no rows")
@@ -118,27 +133,67 @@ class BatchLoader:
         self._pad_id = pad_id
         self._seed, self._shuffle = seed, shuffle
         self._multiple = multiple
+        self._mixture = mixture
+        self._group = group_by_length
         self._plan: tuple[int, Indices, Indices] | None = None
         self.global_batch = micro_batch_size * accumulation * dp_size
         """Samples in one step over all ranks."""
-        self.samples = len(self.order(0)[1]) - 1
-        """Samples in an epoch."""
-        self.steps_per_epoch = -(-self.samples // self.global_batch)
-        """Optimizer steps in an epoch."""
+        self.steps_per_epoch = self._steps_in(0)
+        """Optimizer steps in the first epoch; where sources are packed by share, others may differ."""
+        self._begins = [0, self.steps_per_epoch]
+        self.waited = 0.0
+        """Seconds for which `iterate` has kept its caller waiting."""
 
     def order(self, epoch: int) -> tuple[Indices, Indices]:
         """Return the rows of an epoch in order, [rows], and where samples begin, [samples + 1]."""
         plan = self._plan
         if plan is None or plan[0] != epoch:
             count = len(self.rows)
+            chosen = np.arange(count) if self._mixture is None else self._mixture.rows(epoch)
+            lengths = self.rows.lengths[chosen]
             rng = np.random.default_rng([self._seed, epoch]) if self._shuffle else None
             if self._packing:
-                plan = (epoch, *plan_packs(self.rows.lengths, self._capacity, rng))
+                order, offsets = plan_packs(lengths, self._capacity, rng)
             else:
-                order = np.arange(count) if rng is None else rng.permutation(count)
-                plan = (epoch, order, np.arange(count + 1))
-            self._plan = plan
+                offsets = np.arange(len(chosen) + 1)
+                order = offsets[:-1] if rng is None else rng.permutation(len(chosen))
+                if self._group:
+                    order = _grouped(order, lengths, self.global_batch, rng)
+            self._plan = plan = (epoch, chosen[order], offsets)
         return plan[1], plan[2]
+
+    def _steps_in(self, epoch: int) -> int:
+        return -(-(len(self.order(epoch)[1]) - 1) // self.global_batch)
+
+    def _begin(self, epoch: int) -> int:
+        """Return how many steps come before an epoch."""
+        if not (self._packing and self._mixture is not None and self._mixture.varies):
+            return epoch * self.steps_per_epoch
+        while len(self._begins) <= epoch:
+            self._begins.append(self._begins[-1] + self._steps_in(len(self._begins) - 1))
+        return self._begins[epoch]
+
+    def steps(self, epochs: float) -> int:
+        """Return the optimizer steps of so many epochs; of a part of one, rounded up."""
+        whole = int(epochs)
+        begin = self._begin(whole)
+        part = (epochs - whole) * (self._begin(whole + 1) - begin) if epochs > whole else 0
+        # 1.1 - 1 is a little more than 0.1.
+        return begin + math.ceil(part - 1e-9)
+
+    def locate(self, number: int) -> tuple[int, int]:
+        """Return epoch and index in it of a step, by its number since the start of training."""
+        epoch = number // self.steps_per_epoch
+        while self._begin(epoch) > number:
+            epoch -= 1
+        while self._begin(epoch + 1) <= number:
+            epoch += 1
+        return epoch, number - self._begin(epoch)
+
+    def epochs_at(self, number: int) -> float:
+        """Return how many epochs are over after so many steps, with a fraction."""
+        epoch, index = self.locate(number)
+        return epoch + index / (self._begin(epoch + 1) - self._begin(epoch))
 
     def step(self, epoch: int, index: int) -> StepBatch:
         """Return step `index` of an epoch, both counted from 0.
@@ -146,11 +201,12 @@ class BatchLoader:
         Raises:
             IndexError: The epoch has no such step.
         """
-        if not 0 <= index < self.steps_per_epoch:
-            raise IndexError(f"step {index} of {self.steps_per_epoch}")
         order, offsets = self.order(epoch)
+        samples = len(offsets) - 1
         start = index * self.global_batch
-        stop = min(start + self.global_batch, self.samples)
+        stop = min(start + self.global_batch, samples)
+        if not 0 <= start < samples:
+            raise IndexError(f"step {index} of {self._steps_in(epoch)}")
         every = order[offsets[start] : offsets[stop]]
         # A short last window has fewer micro-batches, never fewer for some ranks than for others.
         per_pass = self._micro * self._ranks
@@ -158,10 +214,14 @@ class BatchLoader:
         for first in range(start + self._rank * self._micro, start + _up(stop - start, per_pass),
                            per_pass):  # fmt: skip
             last = min(first + self._micro, stop)
-            samples = [order[offsets[i] : offsets[i + 1]] for i in range(first, last)]
-            batches.append(self._collate(samples))
+            batches.append(
+                self._collate([order[offsets[i] : offsets[i + 1]] for i in range(first, last)])
+            )
         return StepBatch(
-            batches, int(self.rows.trained[every].sum()), int(self.rows.lengths[every].sum())
+            batches,
+            int(self.rows.trained[every].sum()),
+            int(self.rows.lengths[every].sum()),
+            float(self.rows.weight[every].sum()),
         )
 
     def iterate(self, start_step: int, stop_step: int) -> Iterator[StepBatch]:
@@ -174,9 +234,12 @@ class BatchLoader:
             try:
                 for number in range(start_step, stop_step + AHEAD):
                     if number < stop_step:
-                        ahead.append(pool.submit(self.step, *divmod(number, self.steps_per_epoch)))
+                        ahead.append(pool.submit(self.step, *self.locate(number)))
                     if number - start_step >= AHEAD and ahead:
-                        yield ahead.pop(0).result()
+                        asked = time.perf_counter()
+                        batch = ahead.pop(0).result()
+                        self.waited += time.perf_counter() - asked
+                        yield batch
             finally:
                 for future in ahead:
                     future.cancel()
@@ -192,6 +255,7 @@ class BatchLoader:
         labels = np.full(shape, IGNORE, np.int64)
         positions = np.empty(shape, np.int64)
         positions[:] = np.arange(width)
+        weights = np.zeros(shape, np.float32) if self.rows.weighted else None
         for line, sample in enumerate(samples):
             at = 0
             for row in sample:
@@ -199,12 +263,32 @@ class BatchLoader:
                 end = at + len(row_ids)
                 ids[line, at:end] = row_ids
                 labels[line, at : end - 1] = row_labels[1:]
+                if weights is not None:
+                    weights[line, at : end - 1] = self.rows.weights(int(row))[1:]  # type: ignore[index]
                 if self._packing:
                     # What follows restarts here: the next document, or the padding.
                     positions[line, end:] = np.arange(width - end)
                 at = end
-        return Batch(torch.from_numpy(ids), torch.from_numpy(labels), torch.from_numpy(positions))
+        arrays = (ids, labels, positions, weights)
+        return Batch(*(a if a is None else torch.from_numpy(a) for a in arrays))  # type: ignore[arg-type]
 
 
 def _up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
+
+
+def _grouped(
+    order: Indices, lengths: Indices, global_batch: int, rng: np.random.Generator | None
+) -> Indices:
+    """Sort stretches of the order by length, and shuffle the global batches that come of it.
+
+    The last, shorter one stays the last.
+    """
+    stretch = SIMILAR * global_batch
+    parts = [order[at : at + stretch] for at in range(0, len(order), stretch)]
+    order = np.concatenate([part[np.argsort(lengths[part], kind="stable")] for part in parts])
+    whole = len(order) // global_batch
+    batches = order[: whole * global_batch].reshape(whole, global_batch)
+    if rng is not None:
+        batches = batches[rng.permutation(whole)]
+    return np.concatenate([batches.reshape(-1), order[whole * global_batch :]])

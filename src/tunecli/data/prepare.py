@@ -10,25 +10,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..config.schema import Config, DatasetEntry
 from ..errors import DataError
 from ..files import whole_directory
 from ..reporter import Reporter
-from .encode import encode_sources, open_format
+from .encode import Rules, open_format
 from .formats.base import Format
+from .mixture import Mixture, shares_of
 from .report import PrepareReport, SetReport
 from .sources import Source, open_source
-from .store import TokenRows
+from .store import RowWriter, TokenRows
 from .tokenize import Encoder
+from .workers import encode_all
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Part of the cache's key. Raise it with every change that gives other tokens or other files."""
 
 KEYS = (
     "chat_template", "chat_template_jinja", "default_system_message", "eot_tokens",
-    "train_on_inputs", "sequence_len", "excess_length_strategy", "min_sample_len",
-    "dataset_exact_deduplication",
+    "train_on_inputs", "sequence_len", "excess_length_strategy", "split_overlap",
+    "min_sample_len", "skip_invalid_rows", "dataset_exact_deduplication",
 )  # fmt: skip
 """Settings for all sources that change tokens. Not the split: it is drawn when rows are loaded."""
 
@@ -40,12 +43,14 @@ class Prepared:
     Attributes:
         train: Rows to train on.
         eval: Rows to evaluate on, if there are any.
+        mixture: Which of the training rows each epoch has.
         report: What became of the rows.
         key: Identifies the rows and the split: equal for equal data.
     """
 
     train: TokenRows
     eval: TokenRows | None
+    mixture: Mixture
     report: PrepareReport
     key: str
 
@@ -93,10 +98,14 @@ def prepare(config: Config, tokenizer: Any, reporter: Reporter) -> Prepared:
     held_out = TokenRows(directory / "eval") if report.eval is not None else None
     if config.val_set_size:
         rows, held_out = split_rows(rows, config.val_set_size, config.seed)
+    mixture = _mixture(config, rows, [len(source.parts) for source, _ in train])
+    report.paired = rows.paired
     report.train_rows, report.eval_rows = len(rows), len(held_out) if held_out else 0
     report.show(reporter, config.sequence_len, config.min_sample_len)
-    draw = json.dumps([key, config.val_set_size, config.seed if config.val_set_size else None])
-    return Prepared(rows, held_out, report, hashlib.sha256(draw.encode()).hexdigest()[:32])
+    mixing = [mixture.shares, list(mixture.repeats)]
+    draw = json.dumps([key, config.val_set_size, config.seed if config.val_set_size else None]
+                      + (mixing if mixture.size != len(rows) or mixture.varies else []))  # fmt: skip
+    return Prepared(rows, held_out, mixture, report, hashlib.sha256(draw.encode()).hexdigest()[:32])
 
 
 def split_rows(
@@ -105,7 +114,7 @@ def split_rows(
     """Draw rows for evaluation; return (training rows, evaluation rows), each in their order.
 
     Args:
-        rows: All rows.
+        rows: All rows; a pair counts as one.
         val_set_size: A whole number of rows (`int`) or a share of them (`float`), which gives at
             least one row.
         seed: Decides which.
@@ -113,7 +122,8 @@ def split_rows(
     Raises:
         DataError: No row would be left on one of the sides.
     """
-    total = len(rows)
+    unit = 2 if rows.paired else 1
+    total = len(rows) // unit
     if isinstance(val_set_size, float):
         wanted = max(1, int(total * val_set_size + 0.5))
     else:
@@ -124,7 +134,11 @@ def split_rows(
             f"{max(0, total - wanted)} rows are left to train on"
         )
     drawn = np.random.default_rng([seed, 1]).permutation(total)
-    return rows.select(np.sort(drawn[wanted:])), rows.select(np.sort(drawn[:wanted]))
+
+    def chosen(units: npt.NDArray[np.int64]) -> TokenRows:
+        return rows.select((np.sort(units)[:, None] * unit + np.arange(unit)).reshape(-1))
+
+    return chosen(drawn[wanted:]), chosen(drawn[:wanted])
 
 
 def _open(entries: list[DatasetEntry], config: Config, tokenizer: Any, notes: list[str]) -> Opened:
@@ -137,20 +151,74 @@ def _open(entries: list[DatasetEntry], config: Config, tokenizer: Any, notes: li
     return opened
 
 
+def _mixture(config: Config, rows: TokenRows, parts: list[int]) -> Mixture:
+    """Tell the rows of each entry of `datasets`, which has `parts` files each, and their shares."""
+    last = np.cumsum(parts)
+    source = np.searchsorted(last, rows.part, side="right")
+    groups = [np.flatnonzero(source == index) for index in range(len(parts))]
+    sizes = [len(group) for group in groups]
+    return Mixture(
+        groups,
+        shares_of(config.datasets, config.mixture_temperature, sizes),
+        [entry.repeat for entry in config.datasets],
+        config.seed,
+    )
+
+
 def _build(
     config: Config, encoder: Encoder, train: Opened, evaluation: Opened, directory: Path,
     reporter: Reporter,
 ) -> None:  # fmt: skip
+    seen: set[bytes] = set()
     with whole_directory(directory) as temporary:
         reports: dict[str, Any] = {"train": None, "eval": None}
         for name, sources in (("train", train), ("eval", evaluation)):
             if not sources:
                 continue
             reporter.info(f"tokenizing {', '.join(f.entry.path for _, f in sources)}")
-            report = encode_sources(sources, config, encoder, temporary / name, reporter)
+            # Evaluation rows that are equal to training rows are duplicates, too.
+            report = encode_sources(sources, config, encoder, temporary / name, reporter, seen)
             _check(report, sources, config)
             reports[name] = asdict(report)
         (temporary / "report.json").write_text(json.dumps(reports, indent=2), encoding="utf-8")
+
+
+def encode_sources(
+    sources: Opened, config: Config, encoder: Encoder, directory: Path, reporter: Reporter,
+    seen: set[bytes],
+) -> SetReport:  # fmt: skip
+    """Write the tokenized rows of all sources to `directory`; return the counts.
+
+    Memory stays flat: a few blocks of rows are under way at a time.
+
+    Args:
+        sources: Sources and their formats.
+        config: The whole configuration.
+        encoder: Tokenizes.
+        directory: Where to write; must not exist.
+        reporter: Where progress is shown.
+        seen: Digests of rows that are there already; grows where duplicates are dropped.
+
+    Raises:
+        DataError: A row is broken, or too long with `excess_length_strategy: raise`.
+    """
+    report = SetReport()
+    sizes = [source.size for source, _ in sources]
+    total = None if None in sizes else sum(size or 0 for size in sizes)
+    paired: bool | None = None
+    rules = Rules.from_config(config)
+    with RowWriter(directory) as writer, reporter.task("tokenizing", total, "rows") as task:
+        for block in encode_all(sources, encoder, rules, config.dataset_num_proc):
+            block = block.without(seen)
+            report.add(block.report)
+            if block.rows:
+                if paired not in (None, block.paired):
+                    raise DataError("datasets: preference pairs and ordinary rows cannot be mixed")
+                paired = block.paired
+            writer.write(block.rows, block.origins)
+            task.advance(block.report.read)
+        writer.close([part.place for source, _ in sources for part in source.parts], bool(paired))
+    return report
 
 
 def _check(report: SetReport, sources: Opened, config: Config) -> None:
@@ -182,7 +250,8 @@ def _key(
 def _identity(source: Source, row_format: Format) -> list[Any]:
     # Formats say what else they depend on (a template that is read from a file).
     return [
-        row_format.entry.model_dump(),
+        # What the mixture does with the rows is no business of the cache.
+        row_format.entry.model_dump(exclude={"weight", "repeat"}),
         source.fingerprint(),
         row_format.fingerprint(),
         _code(type(row_format)),

@@ -1,4 +1,8 @@
-"""Rows of one local file, one at a time, with the line or row where each stands."""
+"""Rows of one file, one at a time, with the line or row where each stands.
+
+Lines of JSON are handed out as they are, and parsed by whoever wants the rows: that may be another
+process. A row that is broken comes as a `DataError` in its place, so that the caller may skip it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from ..errors import DataError
 from .formats.base import kind
 
 Numbered = tuple[int, Any]
-"""Line (text files) or row (others), from 1, and the row."""
+"""Line (text files) or row (others), from 1, and what stands there (see `parse`)."""
 
 KINDS = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".csv": "csv",
@@ -22,13 +26,13 @@ KINDS = {
 
 
 def read_rows(path: Path, file_kind: str) -> Iterator[Numbered]:
-    """Yield the rows of a file.
+    """Yield the rows of a file, to be parsed by `parse`.
 
     JSON goes through Python's own reader: Arrow would give all rows the same keys, so that tool
     calls gain null arguments and real nulls are lost among them.
 
     Raises:
-        DataError: File and line of what cannot be read, or of a row that is no object.
+        DataError: The file, or what follows in it, cannot be read at all.
     """
     if file_kind == "json" and _first_character(path) == b"[":
         file_kind = "array"
@@ -52,13 +56,27 @@ def _first_character(path: Path) -> bytes:
         return file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
 
 
+def parse(given: Any) -> dict[str, Any] | DataError:
+    """Return the row that `read_rows` gave: a line of JSON (bytes), a value, or an error already.
+
+    What is wrong with a row is returned, not raised; the error names no file and no line.
+    """
+    try:
+        value = _json(given) if isinstance(given, bytes) else given
+    except DataError as error:
+        return error
+    if isinstance(value, dict | DataError):
+        return value
+    return DataError(f"a row must be an object, not {kind(value)}")
+
+
 def _json_lines(path: Path) -> Iterator[Numbered]:
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if number == 1:
                 line = _without_mark(line, path)
             if line := line.rstrip():
-                yield number, _row(_json(_text(line, path, number), path, number), path, number)
+                yield number, line
 
 
 def _without_mark(data: bytes, path: Path) -> bytes:
@@ -67,37 +85,32 @@ def _without_mark(data: bytes, path: Path) -> bytes:
     return data.removeprefix(b"\xef\xbb\xbf")
 
 
-def _text(line: bytes, path: Path, number: int) -> str:
+def _text(line: bytes) -> str:
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
         byte = f"byte {line[error.start]:#04x} at column {error.start + 1}"
-        raise DataError(f"{path}:{number}: not UTF-8 ({byte})") from None
+        raise DataError(f"not UTF-8 ({byte})") from None
 
 
-def _json(text: str, path: Path, number: int) -> Any:
+def _json(line: bytes) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(_text(line))
     except json.JSONDecodeError as error:
         hint = ""
-        if path.suffix == ".json" and number == 1:
-            hint = "; a .json file holds one object a line, or one array of objects"
-        raise DataError(
-            f"{path}:{number}: not valid JSON: {error.msg} at column {error.colno}{hint}"
-        ) from None
+        if line in (b"{", b"["):
+            hint = "; such a file holds one object a line, or (.json) one array of objects"
+        raise DataError(f"not valid JSON: {error.msg} at column {error.colno}{hint}") from None
     except RecursionError:
-        raise DataError(f"{path}:{number}: JSON that is nested too deeply") from None
-
-
-def _row(value: Any, path: Path, number: int) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise DataError(f"{path}:{number}: a row must be an object, not {kind(value)}")
-    return value
+        raise DataError("JSON that is nested too deeply") from None
 
 
 def _json_array(path: Path) -> Iterator[Numbered]:
     data = _without_mark(path.read_bytes(), path)
-    text = _text(data, path, 1)
+    try:
+        text = _text(data)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
     decoder = json.JSONDecoder()
     position, number, counted = text.index("[") + 1, 1, 0
 
@@ -125,7 +138,7 @@ def _json_array(path: Path) -> Iterator[Numbered]:
             raise DataError(
                 f"{path}:{error.lineno}: not valid JSON: {error.msg} at column {error.colno}"
             ) from None
-        yield number, _row(value, path, number)
+        yield number, value
         first = False
     if text[position + 1 :].strip():
         raise DataError(f"{path}:{number}: text after the end of the array")

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..config.schema.data import DatasetEntry
 from ..errors import DataError
-from .readers import KINDS, Numbered, place, read_rows
+from .readers import KINDS, Numbered, parse, place, read_rows
 
 OTHER_SPLITS = ("test", "validation", "valid", "val", "dev", "eval")
 """Words in a file's name that keep it out of a folder's `train` split."""
@@ -41,6 +41,25 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Block:
+    """Some consecutive rows of a source, on their way to where they are parsed.
+
+    Attributes:
+        items: Index of the part, line or row in it, and what `readers.parse` takes.
+    """
+
+    items: list[tuple[int, int, Any]]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def rows(self) -> Iterator[tuple[int, int, dict[str, Any] | DataError]]:
+        """Yield index of the part, line or row in it, and the row, or what is wrong with it."""
+        for part, number, given in self.items:
+            yield part, number, parse(given)
+
+
+@dataclass(frozen=True)
 class Source:
     """The rows of one entry of `datasets`.
 
@@ -56,6 +75,17 @@ class Source:
     stop: int | None = None
     notes: list[str] = field(default_factory=list)
 
+    def blocks(self, rows: int = 512) -> Iterator[Block]:
+        """Yield the rows in blocks of at most so many, in order."""
+        taken: list[tuple[int, int, Any]] = []
+        for item in self._items():
+            taken.append(item)
+            if len(taken) == rows:
+                yield Block(taken)
+                taken = []
+        if taken:
+            yield Block(taken)
+
     @property
     def size(self) -> int | None:
         """Rows, if known before reading."""
@@ -69,21 +99,15 @@ class Source:
         """Return a text that changes with the rows (their contents, not the file's dates)."""
         return repr(([part.fingerprint() for part in self.parts], self.start, self.stop))
 
-    def rows(self) -> Iterator[tuple[int, int, Any]]:
-        """Yield (index of the part, line or row in it, row)."""
+    def _items(self) -> Iterator[tuple[int, int, Any]]:
         count = 0
         for index, part in enumerate(self.parts):
-            for number, row in part.read():
+            for number, given in part.read():
                 if self.stop is not None and count >= self.stop:
                     return
                 count += 1
                 if count > self.start:
-                    yield index, number, row
-
-    def __iter__(self) -> Iterator[tuple[str, Any]]:
-        """Yield (origin, row)."""
-        for index, number, row in self.rows():
-            yield self.parts[index].origin(number), row
+                    yield index, number, given
 
 
 def open_source(entry: DatasetEntry) -> Source:

@@ -15,13 +15,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .tokenize import IGNORE, Encoded, IntArray
+from .tokenize import IGNORE, Encoded, FloatArray, IntArray
 
 Origin = tuple[int, int]
 """Index of the file, and line or row in it."""
 
 COLUMNS = {"ids": np.int32, "labels": np.int32, "length": np.int32, "trained": np.int32,
-           "part": np.int32, "number": np.int64}  # fmt: skip
+           "weight": np.float64, "part": np.int32, "number": np.int64}  # fmt: skip
+WEIGHTS = "weights"
+"""Column of float32, there only if some row has weights."""
 
 
 class RowWriter:
@@ -32,6 +34,7 @@ class RowWriter:
         self._directory = directory
         self._files = {name: (directory / f"{name}.bin").open("wb") for name in COLUMNS}
         self._max_id = -1
+        self._tokens = 0
 
     def __enter__(self) -> RowWriter:
         return self
@@ -54,24 +57,50 @@ class RowWriter:
             "labels": labels,
             "length": [len(row.ids) for row in rows],
             "trained": [targets(row.labels) for row in rows],
+            "weight": [_weight(row) for row in rows],
             "part": [part for part, _ in origins],
             "number": [number for _, number in origins],
         }
         for name, value in values.items():
             self._files[name].write(np.asarray(value, COLUMNS[name]).tobytes())
+        if WEIGHTS in self._files or any(row.weights is not None for row in rows):
+            self._write_weights(rows)
+        self._tokens += len(ids)
         self._max_id = max(self._max_id, int(ids.max()), int(labels.max()))
 
-    def close(self, places: Sequence[str]) -> None:
-        """Finish; `places` are the texts before a row's number in its origin, by part."""
+    def _write_weights(self, rows: Sequence[Encoded]) -> None:
+        if WEIGHTS not in self._files:
+            # The rows before the first one with weights: 1 where trained.
+            self._files["labels"].flush()
+            earlier = _mapped(self._directory / "labels.bin", np.int32)[: self._tokens]
+            self._files[WEIGHTS] = (self._directory / f"{WEIGHTS}.bin").open("wb")
+            (earlier != IGNORE).astype(np.float32).tofile(self._files[WEIGHTS])
+        for row in rows:
+            weights = row.labels != IGNORE if row.weights is None else row.weights
+            self._files[WEIGHTS].write(np.asarray(weights, np.float32).tobytes())
+
+    def close(self, places: Sequence[str], paired: bool = False) -> None:
+        """Finish.
+
+        Args:
+            places: Texts before a row's number in its origin, by part.
+            paired: Rows are preference pairs: chosen and rejected in turn.
+        """
         for file in self._files.values():
             file.close()
-        meta = {"max_id": self._max_id, "places": list(places)}
+        meta = {"max_id": self._max_id, "places": list(places), "paired": paired}
         (self._directory / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
 
 
 def targets(labels: IntArray) -> int:
     """Return how many positions of a row have a trained successor."""
     return int(np.count_nonzero(labels[1:] != IGNORE))
+
+
+def _weight(row: Encoded) -> float:
+    if row.weights is None:
+        return targets(row.labels)
+    return float(row.weights[1:].sum(dtype=np.float64))
 
 
 class TokenRows:
@@ -81,7 +110,11 @@ class TokenRows:
         lengths: Tokens of each row, int32 [rows].
         trained: Trained targets of each row, int32 [rows]: labels from the second position on
             that are not -100. The first token of a row is never a target.
+        part: Index of the file that each row comes from, int32 [rows].
+        weight: Sum of the weights of each row's trained targets, float64 [rows].
+        weighted: Whether any row has weights other than 1.
         max_id: Highest token id or label of the whole store, -1 if there is none.
+        paired: Whether rows are preference pairs: chosen and rejected in turn.
     """
 
     def __init__(self, directory: Path, index: npt.NDArray[np.int64] | None = None) -> None:
@@ -90,12 +123,19 @@ class TokenRows:
         self._columns = {name: _mapped(directory / f"{name}.bin", kind)
                          for name, kind in COLUMNS.items()}  # fmt: skip
         lengths = self._columns["length"]
+        file = directory / f"{WEIGHTS}.bin"
+        self._weights = _mapped(file, np.float32) if file.exists() else None
         self._offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
         self._index = np.arange(len(lengths)) if index is None else index
         self._places: list[str] = meta["places"]
         self.max_id: int = meta["max_id"]
+        self.paired: bool = meta["paired"]
         self.lengths: IntArray = np.asarray(lengths)[self._index]
         self.trained: IntArray = np.asarray(self._columns["trained"])[self._index]
+        self.part: IntArray = np.asarray(self._columns["part"])[self._index]
+
+        self.weight: npt.NDArray[np.float64] = np.asarray(self._columns["weight"])[self._index]
+        self.weighted = self._weights is not None
 
     def __len__(self) -> int:
         return len(self._index)
@@ -109,6 +149,13 @@ class TokenRows:
         stored = self._index[i]
         part = slice(self._offsets[stored], self._offsets[stored + 1])
         return self._columns["ids"][part], self._columns["labels"][part]
+
+    def weights(self, i: int) -> FloatArray | None:
+        """Return the weights of the tokens of row `i`, float32 [tokens]; `None`: all alike."""
+        if self._weights is None:
+            return None
+        stored = self._index[i]
+        return self._weights[self._offsets[stored] : self._offsets[stored + 1]]
 
     def origin(self, i: int) -> str:
         """Return file and line (or row) where row `i` comes from."""

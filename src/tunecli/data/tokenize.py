@@ -18,14 +18,22 @@ IGNORE = -100
 """Label of a position that is not trained."""
 
 IntArray = npt.NDArray[np.int32]
+FloatArray = npt.NDArray[np.float32]
 
 
 @dataclass(slots=True)
 class Encoded:
-    """Ids and labels of one row, both int32 [tokens]; labels equal the ids where trained."""
+    """One row.
+
+    Attributes:
+        ids: int32 [tokens].
+        labels: int32 [tokens]; the ids where trained, -100 elsewhere.
+        weights: float32 [tokens], 0 where not trained; `None`: 1 for every trained token.
+    """
 
     ids: IntArray
     labels: IntArray
+    weights: FloatArray | None = None
 
 
 class Encoder:
@@ -63,11 +71,11 @@ class Encoder:
         self._control = control_tokens(tokenizer)
 
     def encode(self, rows: Sequence[Rendered | Tokens]) -> list[Encoded]:
-        """Tokenize rows; releases the GIL for most of the time and uses all cores."""
+        """Tokenize rows, on all cores unless TOKENIZERS_PARALLELISM is false."""
         plain = [r.text for r in rows if isinstance(r, Rendered) and not r.literal]
         encodings = iter(self._backend.encode_batch(plain, add_special_tokens=False))
         return [
-            Encoded(np.array(row.input_ids, np.int32), np.array(row.labels, np.int32))
+            _given(row)
             if isinstance(row, Tokens)
             else self._finish(row, *self._tokenize(row, encodings))
             for row in rows
@@ -117,11 +125,30 @@ class Encoder:
                 ids = [*ids, self.eos]
         array = np.array(ids, np.int32)
         labels = np.full(len(ids), IGNORE, np.int32)
-        for first, last in trained_tokens(row.text, offsets, row.spans, self._control.texts):
+        weights = None if row.weights is None else np.zeros(len(ids), np.float32)
+        ranges = trained_tokens(row.text, offsets, row.spans, self._control.texts)
+        for number, (first, last) in enumerate(ranges):
             labels[first + shift : last + shift] = array[first + shift : last + shift]
+            if weights is not None and row.weights is not None:
+                weights[first + shift : last + shift] = row.weights[number]
         if row.append_eos:
             labels[-1] = array[-1]
-        return Encoded(array, labels)
+            if weights is not None and row.weights:
+                weights[-1] = row.weights[-1]
+        return _weighted(array, labels, weights)
+
+
+def _given(row: Tokens) -> Encoded:
+    weights = None if row.weights is None else np.array(row.weights, np.float32)
+    return _weighted(np.array(row.input_ids, np.int32), np.array(row.labels, np.int32), weights)
+
+
+def _weighted(ids: IntArray, labels: IntArray, weights: FloatArray | None) -> Encoded:
+    """A token of weight 0 is not trained, and one that is not trained has weight 0."""
+    if weights is not None:
+        labels = np.where(weights > 0, labels, np.int32(IGNORE))
+        weights = np.where(labels == IGNORE, np.float32(0), weights)
+    return Encoded(ids, labels, weights)
 
 
 def trained_tokens(

@@ -41,9 +41,16 @@ class TokenLoss:
         logits, places = self.logits(model, batch.input_ids, batch.position_ids)
         logits_ND = logits.flatten(0, 1).float()
         labels_N = batch.labels[:, places].flatten()
+        weights = batch.weights
+        weights_N = None if weights is None else weights[:, places].flatten()
         if self.tp_group is not None:
-            return vocab_parallel_cross_entropy(logits_ND, labels_N, self.tp_group, self.tp_rank)
-        return F.cross_entropy(logits_ND, labels_N, ignore_index=IGNORE, reduction="sum")
+            return vocab_parallel_cross_entropy(
+                logits_ND, labels_N, self.tp_group, self.tp_rank, weights_N
+            )
+        if weights_N is None:
+            return F.cross_entropy(logits_ND, labels_N, ignore_index=IGNORE, reduction="sum")
+        losses = F.cross_entropy(logits_ND, labels_N, ignore_index=IGNORE, reduction="none")
+        return (losses * weights_N).sum()
 
     def logits(
         self, model: PreTrainedModel, input_ids: torch.Tensor, position_ids: torch.Tensor
@@ -78,6 +85,7 @@ class _VocabParallelCrossEntropy(torch.autograd.Function):
         labels: torch.Tensor,
         group: dist.ProcessGroup,
         rank: int,
+        weights: torch.Tensor,
     ) -> torch.Tensor:
         width = logits.shape[1]
         highest = logits.max(dim=1).values
@@ -91,21 +99,26 @@ class _VocabParallelCrossEntropy(torch.autograd.Function):
         # Sum of exponentials and target logit travel together: one message instead of two.
         sums = torch.stack([exponentials.sum(dim=1), target])
         dist.all_reduce(sums, group=group)
-        ctx.save_for_backward(exponentials.div_(sums[0][:, None]), place, mine, labels != IGNORE)
-        losses = (sums[0].log() - sums[1]) * (labels != IGNORE)
+        weights = weights * (labels != IGNORE)
+        ctx.save_for_backward(exponentials.div_(sums[0][:, None]), place, mine, weights)
+        losses = (sums[0].log() - sums[1]) * weights
         return losses.sum()
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
-        probabilities, place, mine, valid = ctx.saved_tensors
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None, None]:
+        probabilities, place, mine, weights = ctx.saved_tensors
         rows = torch.arange(len(place), device=place.device)
         result = probabilities.clone()
         result[rows, place] -= mine.to(result.dtype)
-        return result * (valid * grad)[:, None], None, None, None
+        return result * (weights * grad)[:, None], None, None, None, None
 
 
 def vocab_parallel_cross_entropy(
-    logits: torch.Tensor, labels: torch.Tensor, group: dist.ProcessGroup, rank: int
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    group: dist.ProcessGroup,
+    rank: int,
+    weights: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return the summed cross entropy where each process has the logits of a part of the words.
 
@@ -117,5 +130,8 @@ def vocab_parallel_cross_entropy(
         labels: `[tokens]`, ids of the whole vocabulary, -100 where none is trained.
         group: The processes that share the vocabulary.
         rank: Which equal part of it this process has.
+        weights: `[tokens]`, float32, weight of each token's loss; 1 if left out.
     """
-    return _VocabParallelCrossEntropy.apply(logits, labels, group, rank)  # type: ignore[no-any-return,no-untyped-call]
+    if weights is None:
+        weights = logits.new_ones(())
+    return _VocabParallelCrossEntropy.apply(logits, labels, group, rank, weights)  # type: ignore[no-any-return,no-untyped-call]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Mean loss of all trained tokens of the evaluation rows."""
+    """Mean loss of all trained tokens of the evaluation rows, by their weights."""
 
     loss: float
     trained_tokens: int
@@ -38,7 +38,7 @@ def evaluate(
     was_training = model.training
     model.eval()
     total = torch.zeros((), dtype=torch.float64, device=precision.device)
-    trained = 0
+    trained, weight = 0, 0.0
     with reporter.task("evaluating", loader.steps_per_epoch, "batches") as task:
         for step in loader.iterate(0, loader.steps_per_epoch):
             for batch in step.micro_batches:
@@ -46,6 +46,7 @@ def evaluate(
                 with precision.autocast():
                     total += token_loss(model, batch).double()
             trained += step.trained_tokens
+            weight += step.loss_weight
             task.advance()
     model.train(was_training)
-    return Evaluation((mesh.sum_over_tokens(total) / trained).item(), trained)
+    return Evaluation((mesh.sum_over_tokens(total) / weight).item(), trained)

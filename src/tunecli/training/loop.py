@@ -80,7 +80,7 @@ class Job:
         """Optimizer steps of the whole run."""
         if self.config.max_steps is not None:
             return self.config.max_steps
-        return math.ceil(self.config.num_epochs * self.train_loader.steps_per_epoch)
+        return self.train_loader.steps(self.config.num_epochs)
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ class Trainer:
             # One division by the count of the whole step: a mean of means would weigh the
             # tokens of short rows, short windows and lightly loaded ranks more than others.
             # Sharding averages gradients over its ranks; times their number that is the sum.
-            scale = job.mesh.layout.token_ranks / batch.trained_tokens
+            scale = job.mesh.layout.token_ranks / batch.loss_weight
             torch.autograd.backward(self.scaler.scale(loss * scale))
             loss_sum += loss.detach()
         self.scaler.unscale_(job.optimizer)
@@ -238,13 +238,13 @@ class Trainer:
 
         state = self.state
         state.step += 1
-        state.epoch = state.step / job.train_loader.steps_per_epoch
+        state.epoch = job.train_loader.epochs_at(state.step)
         state.tokens += batch.tokens
         state.trained_tokens += batch.trained_tokens
         state.seconds += seconds
         sums = {
             "loss_sum": values["loss_sum"],
-            "trained_tokens": batch.trained_tokens,
+            "loss_weight": batch.loss_weight,
             "tokens": batch.tokens,
             "seconds": seconds,
         }
@@ -269,7 +269,7 @@ class Trainer:
     def _log(self, values: dict[str, float]) -> str:
         """Write a line of metrics over the steps since the last one; return it for the screen."""
         state, sums = self.state, self.state.interval
-        loss = sums["loss_sum"] / sums["trained_tokens"]
+        loss = sums["loss_sum"] / sums["loss_weight"]
         line = {
             "step": state.step,
             "epoch": state.epoch,

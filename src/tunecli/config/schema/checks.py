@@ -22,6 +22,7 @@ def cross_problems(config: Config) -> Iterator[Problem]:
     yield from _adapter(config)
     yield from _precision(config)
     yield from _data(config)
+    yield from _mixture(config)
     yield from _evaluation(config)
     yield from _sharding(config)
 
@@ -161,6 +162,41 @@ def _data(c: Config) -> Iterator[Problem]:
         yield Problem(
             ("pad_to_sequence_len",), "packs always have the length sequence_len",
             "remove pad_to_sequence_len: false, or sample_packing",
+        )  # fmt: skip
+
+
+def _mixture(c: Config) -> Iterator[Problem]:
+    weights = [entry.weight for entry in c.datasets]
+    if any(weight is not None for weight in weights):
+        for index, weight in enumerate(weights):
+            if weight is None:
+                yield Problem(
+                    ("datasets", index), "other entries of datasets have a weight, this one has not",
+                    "give every entry a weight, or none",
+                )  # fmt: skip
+            if c.datasets[index].repeat > 1:
+                yield Problem(
+                    ("datasets", index, "repeat"), "repeat has no effect on a source with a weight",
+                    "keep one of the two",
+                )  # fmt: skip
+        if not any(weights):
+            yield Problem(("datasets",), "all weights are 0: there is nothing to train on")
+        if c.mixture_temperature is not None:
+            yield Problem(
+                ("mixture_temperature",), "mixture_temperature and weight both say how to mix",
+                "keep one of the two",
+            )  # fmt: skip
+    for index, entry in enumerate(c.test_datasets):
+        for name in ("weight", "repeat"):
+            if name in entry.model_fields_set:
+                yield Problem(
+                    ("test_datasets", index, name),
+                    "every evaluation row counts once", f"remove {name}",
+                )  # fmt: skip
+    if c.group_by_length and c.sample_packing:
+        yield Problem(
+            ("group_by_length",), "packs have no padding that grouping by length could save",
+            "keep one of group_by_length and sample_packing",
         )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .base import Section
+from .base import Count, NonNegative, Section
 
 FileType = Literal["json", "jsonl", "parquet", "csv", "arrow"]
 TrainOnEnd = Literal["all", "turn", "last", "none"]
@@ -40,6 +40,11 @@ class DatasetEntry(Section):
     """Split to read; slices such as `train[:1%]` work for Hub data."""
     revision: str | None = None
     """Branch, tag or commit on the Hub."""
+    weight: NonNegative | None = None
+    """Share of this source among the rows of an epoch, relative to the other entries' weights;
+    then all need one. Rows repeat or wait for a later epoch as needed."""
+    repeat: Count = 1
+    """How often each row of this source counts in an epoch."""
 
     field: str = "text"
     """`completion`: field with the text."""
@@ -101,16 +106,33 @@ class DataConfig(Section):
     train_on_inputs: bool = False
     """`alpaca`: train the prompt, too."""
 
-    excess_length_strategy: Literal["drop", "truncate", "raise"] = "drop"
-    """What happens to rows above `sequence_len`. Both counts are reported."""
+    excess_length_strategy: Literal["drop", "truncate", "raise", "split"] = "drop"
+    """What happens to rows above `sequence_len`: dropped, cut, an error, or split into pieces of
+    that length, each a row of its own. Counts are reported."""
+    split_overlap: Annotated[int, Field(ge=0)] = 0
+    """`excess_length_strategy: split`: tokens that a piece repeats of the one before, as context
+    that is not trained again."""
+    skip_invalid_rows: bool = False
+    """Skip rows that are broken (bad JSON, missing fields, unknown roles), count them and name the
+    first ones. `false`: the first one is an error."""
     min_sample_len: Annotated[int, Field(ge=0)] = 0
     """Rows with fewer tokens are dropped (and counted)."""
+    mixture_temperature: Annotated[float, Field(ge=1)] | None = None
+    """Mix `datasets` by size: the share of n rows is proportional to n^(1/T). 1 keeps the sizes,
+    higher values level them. Instead of `weight`."""
+    dataset_num_proc: Count | None = None
+    """Processes that prepare data. Left out: one for each core; fewer need less memory."""
     sample_packing: bool = False
     """Put several rows into one of `sequence_len`, isolated from each other."""
     eval_sample_packing: bool | None = None
     """The same for evaluation; left out, as for training."""
     pad_to_sequence_len: bool | None = None
     """Pad every batch to `sequence_len`. Left out: yes when packed, else to the longest row."""
+    pad_to_multiple_of: Count = 1
+    """Round the length of every batch up to a multiple of this."""
+    group_by_length: bool = False
+    """Without packing: batches of rows of similar length, so that little is padded. Still in
+    random order."""
     dataset_exact_deduplication: bool = False
     """Keep only the first of rows that are equal after tokenization."""
     shuffle_merged_datasets: bool = True

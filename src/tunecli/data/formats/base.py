@@ -24,6 +24,7 @@ class Rendered:
         spans: Trained ranges of `text`, in order, without overlap.
         literal: Ranges of `text` that look like control tokens but were typed by somebody;
             they are tokenized as ordinary text.
+        weights: Weight of each span's tokens in the loss, at least 0; `None`: all 1.
         append_eos: Whether the tokenizer's eos follows, trained.
     """
 
@@ -31,14 +32,27 @@ class Rendered:
     spans: list[Span]
     literal: list[Span] = field(default_factory=list)
     append_eos: bool = False
+    weights: list[float] | None = None
 
 
 @dataclass(slots=True)
 class Tokens:
-    """A row that comes as tokens: ids, and labels of the same length (-100: not trained)."""
+    """A row that comes as tokens: ids, and labels of the same length (-100: not trained).
+
+    `weights`, of the same length if given, are those of the tokens in the loss.
+    """
 
     input_ids: list[int]
     labels: list[int]
+    weights: list[float] | None = None
+
+
+@dataclass(slots=True)
+class Pair:
+    """Two answers to one prompt, for a preference loss."""
+
+    chosen: Rendered | Tokens
+    rejected: Rendered | Tokens
 
 
 Row = Mapping[str, Any]
@@ -71,8 +85,8 @@ class Format(ABC):
         self.entry = context.entry
 
     @abstractmethod
-    def encode(self, row: Row) -> Rendered | Tokens:
-        """Return the row as text or tokens.
+    def encode(self, row: Row) -> Rendered | Tokens | Pair:
+        """Return the row as text, tokens, or a pair of them.
 
         Raises:
             DataError: What is wrong with the row; file and line are added by the caller.
