@@ -71,8 +71,9 @@ def main() -> None:
             fit = ""
             if rows <= options.first_fit_rows:
                 fit = f"{total / capacity / first_fit(lengths, capacity):.3%}"
-            print(f"{name:22}{rows:>10,}{seconds:>9.2f}{total / capacity / (len(offsets) - 1):>9.3%}"
-                  f"{total / capacity / bound:>9.3%}{fit:>11}")  # fmt: skip
+            full = total / capacity / (len(offsets) - 1)
+            best = total / capacity / bound
+            print(f"{name:22}{rows:>10,}{seconds:>9.2f}{full:>9.3%}{best:>9.3%}{fit:>11}")
 
 
 if __name__ == "__main__":

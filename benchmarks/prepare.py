@@ -77,9 +77,7 @@ def make_tokenizer(path: Path, data: Path) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=16_000, initial_alphabet=alphabet, show_progress=False
-    )
+    trainer = trainers.BpeTrainer(vocab_size=16_000, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(lines, trainer)
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>",
                                    pad_token="<|endoftext|>")  # fmt: skip
@@ -226,8 +224,11 @@ def main() -> None:
             process.start()
             tokens, seconds, peak = results.get()
             process.join()
-            print(f"{side:10} {seconds:8.2f} s {options.rows / seconds:10,.0f} rows/s "
-                  f"{tokens / seconds:12,.0f} tokens/s {peak / 2**30:6.2f} GiB", flush=True)  # fmt: skip
+            print(
+                f"{side:10} {seconds:8.2f} s {options.rows / seconds:10,.0f} rows/s "
+                f"{tokens / seconds:12,.0f} tokens/s {peak / 2**30:6.2f} GiB",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -153,7 +153,9 @@ def encoded(path: Path, kind: str, **options: Any) -> Iterator[Any]:
 
 
 def test_processes_give_the_same_rows_in_the_same_order(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", [chat(f"w{i % 50}", f"w{i % 49}") for i in range(3000)])
+    path = write_jsonl(
+        tmp_path / "a.jsonl", [chat(f"w{i % 50}", f"w{i % 49}") for i in range(3000)]
+    )
     blocks = [list(encoded(path, "chat_template", processes=n, patience=0.0)) for n in (1, 2)]
     for one, two in zip(*blocks, strict=True):
         assert one.origins == two.origins
@@ -169,5 +171,5 @@ def test_processes_give_the_same_rows_in_the_same_order(tmp_path: Path) -> None:
 
 def test_a_process_that_is_killed(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [{"parent": os.getpid()}] * 2000)
-    with pytest.raises(DataError, match="was killed .* set dataset_num_proc below 2"):
+    with pytest.raises(DataError, match=r"was killed .* set dataset_num_proc below 2"):
         list(encoded(path, "test_deadly", processes=2, patience=0.0))

@@ -20,7 +20,7 @@ from data.helpers import (
     with_control,
 )
 
-from tunecli.data import BUILT_IN, Format, Rendered, get_format, register_format
+from tunecli.data import Format, Rendered, built_in, get_format, register_format
 from tunecli.errors import DataError
 
 DOCS = Path(__file__).parents[2] / "docs" / "data-formats.md"
@@ -149,7 +149,7 @@ def test_the_page_shows_what_the_code_does() -> None:
 
         entry = {"path": "x.jsonl", **yaml.safe_load(settings)}
         tokenizer = with_control(
-            byte_tokenizer(), BUILT_IN["chatml"], ("<|im_start|>", "<|im_end|>")
+            byte_tokenizer(), built_in("chatml"), ("<|im_start|>", "<|im_end|>")
         )
         config = make_config(entry)
         given = json.loads(row)

@@ -98,7 +98,7 @@ def test_repeat_of_an_entry_leaves_the_cache_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "more", "message"),
     [
-        ([{"weight": 1}, {}], {}, "this one has not"),
+        ([{"weight": 1}, {}], {}, "other entries of datasets have a weight"),
         ([{"weight": 0}, {"weight": 0}], {}, "all weights are 0"),
         ([{"weight": -1}, {"weight": 1}], {}, "greater than or equal to 0"),
         ([{"weight": 1, "repeat": 2}], {}, "repeat has no effect"),
@@ -144,6 +144,6 @@ def test_packed_shares_have_epochs_of_different_lengths(tmp_path: Path) -> None:
         at += count
     again = loader(rows, packing=True, mixture=mixture)
     late = counts[0] + 1
-    assert [
-        [seen(b) for b in s.micro_batches] for s in again.iterate(late, sum(counts))
-    ] == every[late:]
+    assert [[seen(b) for b in s.micro_batches] for s in again.iterate(late, sum(counts))] == every[
+        late:
+    ]

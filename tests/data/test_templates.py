@@ -6,14 +6,14 @@ import pytest
 from data.helpers import toy_tokenizer
 from toys import toy_template
 
-from tunecli.data import BUILT_IN, resolve_template
+from tunecli.data import built_in, resolve_template
 from tunecli.errors import DataError
 
 
 def test_where_templates_come_from(tmp_path: Path) -> None:
     tokenizer = toy_tokenizer()
     assert resolve_template("tokenizer_default", None, tokenizer) == toy_template
-    assert resolve_template("chatml", None, tokenizer) == BUILT_IN["chatml"]
+    assert resolve_template("chatml", None, tokenizer) == built_in("chatml")
     assert resolve_template("{{ x }}", None, tokenizer) == "{{ x }}"
     assert resolve_template("jinja", "{{ x }}", tokenizer) == "{{ x }}"
     file = tmp_path / "t.jinja"

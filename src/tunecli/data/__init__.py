@@ -9,11 +9,10 @@ from .prepare import Prepared, prepare, split_rows
 from .report import PrepareReport, SetReport
 from .sources import Part, Source, open_source
 from .store import TokenRows
-from .templates import BUILT_IN, resolve_template
+from .templates import built_in, resolve_template
 from .tokenize import Encoder
 
 __all__ = [
-    "BUILT_IN",
     "Batch",
     "BatchLoader",
     "Encoder",
@@ -28,6 +27,7 @@ __all__ = [
     "StepBatch",
     "TokenRows",
     "Tokens",
+    "built_in",
     "get_format",
     "open_source",
     "plan_packs",

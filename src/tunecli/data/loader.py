@@ -139,7 +139,7 @@ class BatchLoader:
         self.global_batch = micro_batch_size * accumulation * dp_size
         """Samples in one step over all ranks."""
         self.steps_per_epoch = self._steps_in(0)
-        """Optimizer steps in the first epoch; where sources are packed by share, others may differ."""
+        """Optimizer steps in the first epoch; with shares of sources, others may differ."""
         self._begins = [0, self.steps_per_epoch]
         self.waited = 0.0
         """Seconds for which `iterate` has kept its caller waiting."""
@@ -150,7 +150,7 @@ class BatchLoader:
         if plan is None or plan[0] != epoch:
             count = len(self.rows)
             chosen = np.arange(count) if self._mixture is None else self._mixture.rows(epoch)
-            lengths = self.rows.lengths[chosen]
+            lengths = self.rows.lengths[chosen].astype(np.int64)
             rng = np.random.default_rng([self._seed, epoch]) if self._shuffle else None
             if self._packing:
                 order, offsets = plan_packs(lengths, self._capacity, rng)

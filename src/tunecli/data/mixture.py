@@ -76,9 +76,8 @@ class Mixture:
                 [np.tile(g, n) for g, n in zip(self.groups, self.repeats, strict=True)]
             )
         begins, ends = self._drawn(epoch), self._drawn(epoch + 1)
-        return np.concatenate(
-            [self._draws(i, begin, end) for i, (begin, end) in enumerate(zip(begins, ends, strict=True))]
-        )  # fmt: skip
+        spans = enumerate(zip(begins, ends, strict=True))
+        return np.concatenate([self._draws(i, begin, end) for i, (begin, end) in spans])
 
     def _drawn(self, epochs: int) -> list[int]:
         """Return the rows that each source has given after so many epochs.

@@ -102,10 +102,11 @@ def prepare(config: Config, tokenizer: Any, reporter: Reporter) -> Prepared:
     report.paired = rows.paired
     report.train_rows, report.eval_rows = len(rows), len(held_out) if held_out else 0
     report.show(reporter, config.sequence_len, config.min_sample_len)
-    mixing = [mixture.shares, list(mixture.repeats)]
-    draw = json.dumps([key, config.val_set_size, config.seed if config.val_set_size else None]
-                      + (mixing if mixture.size != len(rows) or mixture.varies else []))  # fmt: skip
-    return Prepared(rows, held_out, mixture, report, hashlib.sha256(draw.encode()).hexdigest()[:32])
+    draw: list[object] = [key, config.val_set_size, config.seed if config.val_set_size else None]
+    if mixture.size != len(rows) or mixture.varies:
+        draw += [mixture.shares, list(mixture.repeats)]
+    data_key = hashlib.sha256(json.dumps(draw).encode()).hexdigest()[:32]
+    return Prepared(rows, held_out, mixture, report, data_key)
 
 
 def split_rows(

@@ -74,7 +74,9 @@ def encode_all(
     first_parts = [sum(map(len, places[:index])) for index in range(len(places))]
     recipe = Recipe([row_format for _, row_format in sources], encoder, rules, places, first_parts)
     blocks = (
-        (index, block) for index, (source, _) in enumerate(sources) for block in source.blocks(BLOCK)
+        (index, block)
+        for index, (source, _) in enumerate(sources)
+        for block in source.blocks(BLOCK)
     )
     workers = processes or cpu_count()
     started = time.perf_counter()

@@ -171,7 +171,7 @@ def _mixture(c: Config) -> Iterator[Problem]:
         for index, weight in enumerate(weights):
             if weight is None:
                 yield Problem(
-                    ("datasets", index), "other entries of datasets have a weight, this one has not",
+                    ("datasets", index), "other entries of datasets have a weight",
                     "give every entry a weight, or none",
                 )  # fmt: skip
             if c.datasets[index].repeat > 1:
