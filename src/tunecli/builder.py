@@ -55,9 +55,13 @@ def build_mesh(config: Config, processes: Processes) -> Mesh:
 def build_vocabulary(config: Config) -> Vocabulary:
     """Load the tokenizer and give it the chat template that the configuration names."""
     vocabulary = load_tokenizer(config)
-    vocabulary.tokenizer.chat_template = resolve_template(
-        config.chat_template, config.chat_template_jinja, vocabulary.tokenizer
-    )
+    tokenizer = vocabulary.tokenizer
+    asked = config.chat_template != "tokenizer_default" or config.chat_template_jinja is not None
+    # A tokenizer without one is fine as long as no conversation has to be rendered.
+    if asked or tokenizer.chat_template:
+        tokenizer.chat_template = resolve_template(
+            config.chat_template, config.chat_template_jinja, tokenizer
+        )
     return vocabulary
 
 

@@ -154,10 +154,10 @@ def test_plugins(load: Load, problems: Problems) -> None:
 def test_keys_of_entries(load: Load, problems: Problems) -> None:
     base = "base_model: m\nlearning_rate: 1\ndatasets:\n  - path: d\n"
     notes: list[str] = []
-    text = "    train_on_eot: all\n    field_chosen:\n    type: chat_template.default\n"
+    text = "    train_on_eot: true\n    field_chosen:\n    type: chat_template.default\n"
     config = load(text, base=base, note=notes.append)
-    assert config.datasets == [DatasetEntry(path="d", train_on_eos="all")]
-    assert len(notes) == 1
+    assert config.datasets == [DatasetEntry(path="d", train_on_eot="turn")]
+    assert notes == []
     found = problems("    field_chosen: x\n    step_separator: y\n    trust_remote_code: true\n",
                      base=base)  # fmt: skip
     assert {problem.line for problem in found.values()} == {5, 6, 7}

@@ -38,8 +38,6 @@ def test_learning_rate_in_any_spelling(load: Load, text: str) -> None:
         ("field_messages: x\n", "field_messages", 5, 1, "in an entry of datasets"),
         ("offload_params: true\n", "offload_params", 5, 1, "in fsdp_config"),
         ("fsdp_config: {seed: 1}\n", "fsdp_config.seed", 5, 15, "at the top level"),
-        ("test_datasets:\n  - path: x\n    message_property_mappings: {rol: x}\n",
-         "test_datasets.0.message_property_mappings.rol", 7, 33, "role"),
         ("role: x\n", "role", 5, 1, "message_property_mappings of an entry of datasets"),
         ("zzzzzz: 1\n", "zzzzzz", 5, 1, "docs/config.md"),
     ],

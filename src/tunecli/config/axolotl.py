@@ -163,24 +163,19 @@ KEYS: Mapping[str, Rule] = dict(
                                            "see `overrides_of_model_config`")),
         ("curriculum_sampling", _unsupported("use `shuffle_merged_datasets: false`")),
         ("pretraining_sample_concatenation", _PRETRAIN),
-        ("chat_template_kwargs", _unsupported("put the values into `chat_template_jinja`")),
         ("sharing_strategy", _OWN_LAYOUT),
     ]
 )  # fmt: skip
 """Keys at the top level."""
 
-_CHAT_FIELD = _unsupported("use `message_property_mappings`, and put all text into the content")
+_CHAT_FIELD = _unsupported("use `roles` and `message_property_mappings`")
 
 ENTRY_KEYS: Mapping[str, Rule] = dict(
     [
-        ("train_on_eot", _to("train_on_eos", "it covers every end of a turn")),
         *_each("field_chosen field_rejected", _PREFERENCE),
         *_each("step_separator max_completion_length train_on_last_step_only field_step",
                _unsupported("reward models are not supported")),
-        *_each("field_thinking template_thinking_key split_thinking field_human field_model "
-               "field_system conversation", _CHAT_FIELD),
-        *_each("message_field_training message_field_training_detail",
-               _unsupported("use `roles_to_train`, or the format `input_output`")),
+        *_each("field_human field_model conversation", _CHAT_FIELD),
         *_each("format no_input_format system_prompt system_format",
                _unsupported("use `type: chat_template` with a template of your own")),
         *_each("shards shards_idx preprocess_shards",

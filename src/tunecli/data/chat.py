@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +36,11 @@ Span = tuple[int, int]
 
 MEMORY = 4096
 """Shapes of conversations that are remembered."""
+
+_OWN = {
+    "messages", "conversations", "tools", "documents", "chat_template", "add_generation_prompt",
+    "continue_final_message", "return_assistant_tokens_mask",
+}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -74,25 +79,43 @@ class Conversation:
     outline: Outline | None = None
     places: list[Place] = field(default_factory=list)
 
-    def find(self, message: int, start: int, end: int) -> list[Span] | None:
+    def find(self, message: int, content: str, start: int, end: int) -> list[Span] | None:
         """Return the ranges of `text` that show a range of a message's content.
 
-        White space around the content and tags in it, which templates may change, count to none.
+        Args:
+            message: Index of the message.
+            content: Its content.
+            start: Where the range begins in the content.
+            end: Where it ends.
 
         Returns:
-            In order, without overlap; `None` if the template changed that part of the content.
+            In order, without overlap; what the template leaves out (white space, earlier
+            reasoning) is not in them. `None` if the template changed the text.
         """
+        assert self.outline is not None
         found: list[Span] = []
-        for place in self.places:
-            assert self.outline is not None
-            core = self.outline.texts[place.slot]
-            owner, name, offset = self.outline.spots[place.slot]
-            first, last = max(start - offset, 0), min(end - offset, len(core))
-            if owner != message or name != "content" or first >= last:
-                continue
-            if self.text[place.start : place.end] != core:
+        cores = [
+            (offset, offset + len(text), place)
+            for place in self.places
+            for text, (owner, name, offset) in [
+                (self.outline.texts[place.slot], self.outline.spots[place.slot])
+            ]
+            if owner == message and name == "content"
+        ]
+        # White space and tags around a core belong to it as far as the template shows them.
+        for number, (first, last, place) in enumerate(cores):
+            if self.text[place.start : place.end] != content[first:last]:
                 return None
-            found.append((place.start + first, place.start + last))
+            shift = place.start - first
+            low = cores[number - 1][1] if number else 0
+            high = cores[number + 1][0] if number + 1 < len(cores) else len(content)
+            while first > low and self.text[first - 1 + shift] == content[first - 1]:
+                first -= 1
+            while last < high and self.text.startswith(content[last], last + shift):
+                last += 1
+            span = (max(start, first) + shift, min(end, last) + shift)
+            if span[0] < span[1]:
+                found.append(span)
         return found
 
 
@@ -103,11 +126,20 @@ class ChatRenderer:
         tokenizer: Gives the control tokens and the values of `bos_token` and so on.
         template: Jinja text.
         eot_tokens: Texts that end a turn, besides what the template itself shows.
+        variables: Further values for the template.
     """
 
-    def __init__(self, tokenizer: Any, template: str, eot_tokens: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        template: str,
+        eot_tokens: Sequence[str] = (),
+        variables: Mapping[str, Any] | None = None,
+    ) -> None:
         self.template = template
-        self.variables = dict(tokenizer.special_tokens_map)
+        self.variables = {**tokenizer.special_tokens_map, **(variables or {})}
+        if taken := _OWN & self.variables.keys():
+            raise DataError(f"chat_template_kwargs cannot set {', '.join(sorted(taken))}")
         self.control = control_tokens(tokenizer)
         # Texts that the template may look for inside a message: they stay in the placeholder.
         tags = set(re.findall(r"</?[^\s<>'\"]{1,40}>|\[/?[A-Z_]{1,40}\]", template))
@@ -137,7 +169,11 @@ class ChatRenderer:
         prompt = prompted[len(asked) :] if prompted.startswith(asked) else ""
         # The prompt may hold more than the header (an opened think block, for instance), or
         # nothing, where the user's turn ends in what opens the answer ("[/INST]").
-        self.headers = [text for text in (prompt, between.rstrip()) if text.strip()]
+        # An earlier turn may be opened with less than the prompt.
+        earlier = asked.split(assistant)[0].split(user)[-1] if assistant in asked else ""
+        sizes = (n for n in range(len(prompt), 0, -1) if earlier.endswith(prompt[:n]))
+        opened = prompt[: next(sizes, 0)]
+        self.headers = [text for text in (prompt, opened, between.rstrip()) if text.strip()]
         ended = [after]
         if prompt and prompt in between:
             ended.append(between[: between.rfind(prompt)])
@@ -204,11 +240,25 @@ class ChatRenderer:
         return Conversation(text, turns, literal, None, parted, places)
 
     def _check_structure(self, messages: list[Message], tools: Any) -> None:
+        if tools and "tools" not in self.template:
+            raise DataError(
+                "the chat template shows no tools: use one that does, or set field_tools to a "
+                "field that the rows do not have"
+            )
+        for number, message in enumerate(messages, 1):
+            for key in TEXT_KEYS[1:]:
+                if message.get(key) and key not in self.template:
+                    raise DataError(
+                        f"message {number}: the chat template shows no {key!r}: use one that does, "
+                        "or set template_thinking_key to the name that it has there"
+                    )
         plain = {"role", *TEXT_KEYS}
         extras = [{k: m[k] for k in m.keys() - plain} for m in messages if m.keys() - plain]
         for part in (extras, tools):
             if part and (
-                found := self.control.pattern.search(json.dumps(part, ensure_ascii=False))
+                found := self.control.pattern.search(
+                    json.dumps(part, ensure_ascii=False, default=str)
+                )
             ):
                 raise DataError(
                     f"control token {found.group()!r} inside a tool definition, a tool call or "
@@ -219,7 +269,7 @@ class ChatRenderer:
         self, text: str, messages: list[Message], parted: Outline, tools: Any, marks: Marks
     ) -> tuple[Layout, list[Place]] | None:
         """Return the layout and where each slot stands in `text`; `None` if they do not fit."""
-        key = (marks, parted.key, tools and json.dumps(tools))
+        key = (marks, parted.key, tools and json.dumps(tools, default=str))
         layout = self._layouts.get(key)
         places = layout and lay_over(text, layout, parted.texts)
         if not layout or places is None:
@@ -237,15 +287,15 @@ class ChatRenderer:
         pieces = re.split(f"{marks[0]}(\\d+){marks[1]}", rendered)
         layout = Layout(pieces[::2], [int(slot) for slot in pieces[1::2]])
         texts = [placeholder(slot, marks) for slot in range(len(parted.texts))]
-        owners = [message for message, _, _ in parted.spots]
         places = lay_over(rendered, layout, texts)
         assert places is not None
-        layout.turns = list(self._turns(rendered, shape, owners, places, marks))
+        layout.turns = list(self._turns(rendered, shape, parted, places, marks))
         return layout
 
     def _turns(
-        self, text: str, shape: list[Message], owners: list[int], places: list[Place], marks: Marks
+        self, text: str, shape: list[Message], parted: Outline, places: list[Place], marks: Marks
     ) -> Iterator[tuple[int, int, int, int, int] | str]:
+        owners = [message for message, _, _ in parted.spots]
         anchors: dict[int, int] = {}
         twice: set[int] = set()
         for number, place in enumerate(places):
@@ -256,10 +306,14 @@ class ChatRenderer:
         own: list[list[int]] = [[] for _ in shape]
         for k, number in enumerate(order):
             own[owners[places[number].slot]].append(k)
+        shown = {parted.spots[slot][:2] for slot in anchors}
+        hidden = {spot[:2] for slot, spot in enumerate(parted.spots) if slot not in anchors}
         for index, message in enumerate(shape):
             mine = own[index]
-            if not mine:
+            if (index, "content") in hidden - shown:
                 yield "the template leaves its text out"
+            elif (index, "tool_calls") in hidden:
+                yield "the template leaves tool calls out"
             elif index in twice and not message.get("tool_calls"):
                 yield "the template shows its text twice"
             elif mine[-1] - mine[0] >= len(mine):

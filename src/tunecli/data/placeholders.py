@@ -68,9 +68,9 @@ def outline(messages: list[Message], tags: re.Pattern[str]) -> Outline:
                 for call in value:
                     texts.append(call["function"]["name"])
                     spots.append((index, name, 0))
-                key.append(json.dumps(_nameless(value, "")))
+                key.append(json.dumps(_nameless(value, ""), default=str))
             else:
-                key.append(value if isinstance(value, str) else json.dumps(value))
+                key.append(value if isinstance(value, str) else json.dumps(value, default=str))
         key.append(None)
     return Outline(tuple(key), texts, spots)
 

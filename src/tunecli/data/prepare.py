@@ -25,12 +25,12 @@ from .store import RowWriter, TokenRows
 from .tokenize import Encoder
 from .workers import encode_all
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Part of the cache's key. Raise it with every change that gives other tokens or other files."""
 
 KEYS = (
-    "chat_template", "chat_template_jinja", "default_system_message", "eot_tokens",
-    "train_on_inputs", "sequence_len", "excess_length_strategy", "split_overlap",
+    "chat_template", "chat_template_jinja", "chat_template_kwargs", "default_system_message",
+    "eot_tokens", "train_on_inputs", "sequence_len", "excess_length_strategy", "split_overlap",
     "min_sample_len", "skip_invalid_rows", "dataset_exact_deduplication",
 )  # fmt: skip
 """Settings for all sources that change tokens. Not the split: it is drawn when rows are loaded."""

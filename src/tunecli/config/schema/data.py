@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from .base import Count, NonNegative, Section
 
 FileType = Literal["json", "jsonl", "parquet", "csv", "arrow"]
-TrainOnEnd = Literal["all", "turn", "last", "none"]
+TrainOnEnd = Annotated[
+    Literal["all", "turn", "last", "none"],
+    BeforeValidator(lambda v: ("turn" if v else "none") if isinstance(v, bool) else v),
+]
+"""`true` means `turn`, `false` none."""
 
 
 class MessageMappings(Section):
-    """Names of a message's properties in the data, by their name in the chat template."""
+    """Names of a message's properties in the data, by their name in the chat template.
 
-    role: str = "role"
-    """Property that holds who speaks."""
-    content: str = "content"
-    """Property that holds the text."""
+    Any property may be named: `{tool_calls: calls}`.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, str]
+
+    role: str | None = None
+    """Property that holds who speaks. Left out: `role`, or `from` in a message with `from` and
+    `value`."""
+    content: str | None = None
+    """Property that holds the text. Left out: `content`, or `value` in a message with `from` and
+    `value`."""
 
 
 class DatasetEntry(Section):
@@ -48,10 +60,13 @@ class DatasetEntry(Section):
 
     field: str = "text"
     """`completion`: field with the text."""
-    field_messages: str = "messages"
-    """`chat_template`: field with the list of messages."""
+    field_messages: str | None = None
+    """`chat_template`: field with the list of messages. Left out: `messages`, or
+    `conversations`."""
     field_tools: str = "tools"
     """`chat_template`: field with the list of tool definitions, if a row has one."""
+    field_system: str = "system"
+    """`chat_template`: field with the row's system prompt, if it has one."""
     field_instruction: str = "instruction"
     """`alpaca`: field with the task."""
     field_input: str = "input"
@@ -59,11 +74,29 @@ class DatasetEntry(Section):
     field_output: str = "output"
     """`alpaca`: field with the answer."""
     message_property_mappings: MessageMappings = Field(default_factory=MessageMappings)
-    """Names of role and content in a message."""
+    """Names of role, content and any other property in a message."""
     message_field_role: str | None = None
     """The same as `message_property_mappings.role`."""
     message_field_content: str | None = None
     """The same as `message_property_mappings.content`."""
+    message_field_training: str | None = None
+    """Property of a message that says whether it is trained (true or false), whatever its role."""
+    message_field_training_detail: str | None = None
+    """Property of a message with the parts of its content that are trained: a list of
+    `{begin_offset, end_offset, train}`, characters counted from 0, the end included. What no part
+    covers is not trained."""
+    message_field_weight: str = "weight"
+    """Property of a message with the weight of its tokens in the loss: 1 where it is left out,
+    0 for none."""
+    field_thinking: str = "reasoning_content"
+    """Property of a message that holds the reasoning."""
+    template_thinking_key: Literal["reasoning_content", "thinking", "reasoning"] = (
+        "reasoning_content"
+    )
+    """Name of that property in the chat template."""
+    split_thinking: bool = False
+    """Move `<think> ... </think>` at the front of an assistant's content into
+    `template_thinking_key`."""
     roles: dict[str, list[str]] = Field(default_factory=dict)
     """Role names of the data, by the template's role: `{assistant: [gpt, model]}`. The usual
     names (human, gpt, model, ...) are known."""
@@ -72,11 +105,17 @@ class DatasetEntry(Section):
     """Template for this source; see the key of the same name at the top."""
     chat_template_jinja: str | None = None
     """Jinja text or file for this source; see the key of the same name at the top."""
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Values for the template of this source, on top of those of the key of the same name at the
+    top."""
     roles_to_train: list[str] = Field(default_factory=lambda: ["assistant"])
     """`chat_template`: roles whose turns are trained."""
     train_on_eos: TrainOnEnd = "turn"
     """`chat_template`: which end-of-turn tokens are trained: those of trained turns (`turn`),
     of the last trained turn (`last`), of every turn (`all`), or none."""
+    train_on_eot: TrainOnEnd | None = None
+    """`chat_template`: the same for end-of-turn tokens other than the tokenizer's eos, which
+    `train_on_eos` then leaves alone. Left out: as `train_on_eos`."""
     train_on_last_turn_only: bool = False
     """`chat_template`: train only the last turn of `roles_to_train` in each row."""
     drop_system_message: bool = False
@@ -99,12 +138,14 @@ class DataConfig(Section):
     or a Jinja text."""
     chat_template_jinja: str | None = None
     """A Jinja text, or a file that holds one."""
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Values for the chat template: `{enable_thinking: false}`."""
     default_system_message: str | None = None
     """System prompt for conversations that have none."""
     eot_tokens: list[str] = Field(default_factory=list)
     """Texts that end a turn, where they are neither the tokenizer's eos nor a special token."""
     train_on_inputs: bool = False
-    """`alpaca`: train the prompt, too."""
+    """`alpaca`: train the prompt, too. `chat_template`: train what every role says."""
 
     excess_length_strategy: Literal["drop", "truncate", "raise", "split"] = "drop"
     """What happens to rows above `sequence_len`: dropped, cut, an error, or split into pieces of
