@@ -13,6 +13,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from toys import CONTROL, toy_tokenizer
 from transformers import PreTrainedTokenizerFast
 
+from tunecli.data import built_in
+from tunecli.data.templates import BUILT_IN
 from tunecli.data.tokenize import trained_tokens
 
 ALPHABET = ["a", "b", " ", "\n", ".", "é", "😀", "中", "\t", "\\", '"', "{", "<", "|", "\u200d"]
@@ -132,6 +134,54 @@ def test_word_level(messages: Messages) -> None:
         expected_ids += [{"system": 3, "user": 4, "assistant": 5}[m["role"]], *body]
         expected += [IGNORE, *(body if trained else [IGNORE] * len(body))]
     assert (ids, labels) == (expected_ids, expected)
+
+
+@cache
+def of_template(name: str, words: bool) -> PreTrainedTokenizerFast:
+    tokenizer = toy_tokenizer() if words else byte_tokenizer()
+    return with_control(tokenizer, built_in(name), tuple(BUILT_IN[name][2].split()))
+
+
+def without_system(name: str, messages: Messages) -> Messages:
+    return [m for m in messages if name != "gemma" or m["role"] != "system"]
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+@settings(max_examples=25, deadline=None)
+@given(messages=conversations(TEXT | TYPED))
+def test_built_in_templates_train_what_the_assistant_says(name: str, messages: Messages) -> None:
+    messages = without_system(name, messages)
+    tokenizer = of_template(name, words=False)
+    rendered = render({"messages": messages}, tokenizer)
+    ids, labels = encode({"messages": messages}, tokenizer)
+    assert tokenizer.decode(ids) == rendered.text
+    texts = spans(rendered)
+    assert tokenizer.decode([i for i in labels if i != IGNORE]) == "".join(texts)
+    answers = [m["content"] for m in messages if m["role"] == "assistant"]
+    assert len(texts) == len(answers)
+    end = texts[0][-5:] if texts[0].endswith("<eos>") else "<" + texts[0].rpartition("<")[2]
+    # The prompt's place is where the text begins, less what the template puts between them.
+    for text, answer in zip(texts, answers, strict=True):
+        assert text.endswith(end)
+        said = text.removesuffix(end).removeprefix("<think>\n\n</think>\n\n")
+        assert said.strip() == answer.strip()
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+@settings(max_examples=25, deadline=None)
+@given(messages=conversations(WORDS))
+def test_built_in_templates_word_by_word(name: str, messages: Messages) -> None:
+    messages = without_system(name, messages)
+    tokenizer = of_template(name, words=True)
+    _, labels = encode({"messages": messages}, tokenizer)
+    end = next(i for i in reversed(labels) if i != IGNORE)
+    assert tokenizer.convert_ids_to_tokens(end) in ("<eos>", *BUILT_IN[name][2].split())
+    expected: list[int] = []
+    for m in messages:
+        if m["role"] == "assistant":
+            expected += [*(8 + int(w[1:]) for w in m["content"].split()), end]
+    unknown = tokenizer.unk_token_id  # Qwen3's empty think block.
+    assert [i for i in labels if i not in (IGNORE, unknown)] == expected
 
 
 @pytest.mark.parametrize(

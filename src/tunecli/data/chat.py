@@ -11,7 +11,6 @@ shape of a conversation only and is remembered.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -168,7 +167,8 @@ class ChatRenderer:
         before, after = done.split(assistant)
         between = before.split(user)[-1] if user in before else ""
         # Some templates close what is no prompt, so that it is not how the prompt begins.
-        prompt = prompted[len(os.path.commonprefix([asked, prompted])) :]
+        pairs = enumerate(zip(asked, prompted, strict=False))
+        prompt = prompted[next((i for i, (a, b) in pairs if a != b), len(asked)) :]
         # The prompt may hold more than the header (an opened think block, for instance), or
         # nothing, where the user's turn ends in what opens the answer ("[/INST]").
         # An earlier turn may be opened with less than the prompt.

@@ -355,7 +355,12 @@ def _call(call: Any) -> dict[str, Any]:
     # The arguments keep exactly what the row holds: null is a value, and a missing key is none.
     arguments = _parsed(function.get("arguments", {}), "arguments of a tool call", dict)
     if function is call:
-        return {"type": "function", "function": {"name": call["name"], "arguments": arguments}}
+        rest = {k: v for k, v in call.items() if k not in ("name", "arguments")}
+        return {
+            "type": "function",
+            **rest,
+            "function": {"name": call["name"], "arguments": arguments},
+        }
     return {**call, "function": {**function, "arguments": arguments}}
 
 

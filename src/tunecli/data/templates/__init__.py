@@ -11,13 +11,17 @@ from typing import Any
 from ...errors import DataError
 
 _CHATML = "<|im_start|> <|im_end|>"
+_COMMAND = (
+    "<|START_OF_TURN_TOKEN|> <|END_OF_TURN_TOKEN|> "
+    "<|SYSTEM_TOKEN|> <|USER_TOKEN|> <|CHATBOT_TOKEN|>"
+)
 _GEMMA = "<start_of_turn> <end_of_turn>"
 _PHI = "<|system|> <|user|> <|assistant|> <|end|>"
 _V3 = "mistral_v3.jinja"
 
 BUILT_IN: dict[str, tuple[str, str, str]] = {
     "chatml": ("", "chatml.jinja", _CHATML),
-    "command_r": ("", "command_r.jinja", "<|START_OF_TURN_TOKEN|> <|END_OF_TURN_TOKEN|>"),
+    "command_r": ("", "command_r.jinja", _COMMAND),
     "deepseek_v2": ("", "deepseek_v2.jinja", ""),
     "gemma": ("", "gemma.jinja", _GEMMA),
     "gemma3": ("", "gemma3.jinja", _GEMMA),
