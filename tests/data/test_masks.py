@@ -163,7 +163,8 @@ def test_built_in_templates_train_what_the_assistant_says(name: str, messages: M
     # The prompt's place is where the text begins, less what the template puts between them.
     for text, answer in zip(texts, answers, strict=True):
         assert text.endswith(end)
-        said = text.removesuffix(end).removeprefix("<think>\n\n</think>\n\n")
+        said = text.removesuffix(end).removeprefix("<think>\n")
+        said = said.removeprefix("\n</think>\n\n")
         assert said.strip() == answer.strip()
 
 

@@ -74,10 +74,7 @@ CASES: dict[str, dict[str, Any]] = {
     "tools": {"messages": [SYSTEM, *CALLS], "tools": TOOLS},
     "reasoning": {"messages": REASONING},
 }
-NO_SYSTEM, WITH_TOOLS = (
-    ("gemma",),
-    ("mistral", "mistral_v2v3", "mistral_v3_tekken", "qwen_25", "qwen3"),
-)
+NO_SYSTEM = ("gemma",)
 
 
 def template_tokenizer(name: str) -> PreTrainedTokenizerFast:

@@ -65,8 +65,8 @@ class DatasetEntry(Section):
     `conversations`."""
     field_tools: str = "tools"
     """`chat_template`: field with the list of tool definitions, if a row has one."""
-    field_system: str = "system"
-    """`chat_template`: field with the row's system prompt, if it has one."""
+    field_system: str | None = None
+    """`chat_template`: field with the row's system prompt, if it has one. Left out: `system`."""
     field_instruction: str = "instruction"
     """`alpaca`: field with the task."""
     field_input: str = "input"

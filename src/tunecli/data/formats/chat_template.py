@@ -141,7 +141,7 @@ class ChatTemplate(Format):
                 raise DataError(f"message {number}: {error}") from None
         if self.entry.drop_system_message:
             pairs = [pair for pair in pairs if pair[0]["role"] != "system"]
-        name = self.entry.field_system
+        name = self.entry.field_system or "system"
         own = text_field(row, name, optional=True)
         has = [message["content"] for message, _ in pairs if message["role"] == "system"]
         if own and has and has != [own]:

@@ -40,6 +40,7 @@ BUILT_IN: dict[str, tuple[str, str, str]] = {
     "phi_4": ("", "phi_4.jinja", "<|im_start|> <|im_sep|> <|im_end|>"),
     "qwen_25": ("", "qwen_25.jinja", _CHATML),
     "qwen3": ("", "qwen3.jinja", _CHATML),
+    "qwen3_5": ("", "qwen3_5.jinja", _CHATML),
     "zephyr": ("", "zephyr.jinja", ""),
 }
 """Templates by name: what is put in front, the file, and the control tokens that it needs."""
