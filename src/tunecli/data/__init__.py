@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from .batch import Batch, Documents, StepBatch
 from .formats import Format, FormatContext, Rendered, Tokens, get_format, register_format
-from .loader import Batch, BatchLoader, StepBatch
+from .loader import BatchLoader
 from .packing import plan_packs
 from .prepare import Prepared, prepare, split_rows
 from .report import PrepareReport, SetReport
@@ -15,6 +16,7 @@ from .tokenize import Encoder
 __all__ = [
     "Batch",
     "BatchLoader",
+    "Documents",
     "Encoder",
     "Format",
     "FormatContext",
