@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .formats import Format, FormatContext, Rendered, Tokens, get_format, register_format
+from .inspect import Inspection, inspect_rows
 from .loader import Batch, BatchLoader, StepBatch
 from .packing import plan_packs
 from .prepare import Prepared, prepare, split_rows
@@ -18,6 +19,7 @@ __all__ = [
     "Encoder",
     "Format",
     "FormatContext",
+    "Inspection",
     "Part",
     "PrepareReport",
     "Prepared",
@@ -29,6 +31,7 @@ __all__ = [
     "Tokens",
     "built_in",
     "get_format",
+    "inspect_rows",
     "open_source",
     "plan_packs",
     "prepare",

@@ -25,7 +25,7 @@ from .store import RowWriter, TokenRows
 from .tokenize import Encoder
 from .workers import encode_all
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Part of the cache's key. Raise it with every change that gives other tokens or other files."""
 
 KEYS = (
@@ -98,7 +98,7 @@ def prepare(config: Config, tokenizer: Any, reporter: Reporter) -> Prepared:
     held_out = TokenRows(directory / "eval") if report.eval is not None else None
     if config.val_set_size:
         rows, held_out = split_rows(rows, config.val_set_size, config.seed)
-    mixture = _mixture(config, rows, [len(source.parts) for source, _ in train])
+    mixture = _mixture(config, rows)
     report.paired = rows.paired
     report.train_rows, report.eval_rows = len(rows), len(held_out) if held_out else 0
     report.show(reporter, config.sequence_len, config.min_sample_len)
@@ -152,11 +152,9 @@ def _open(entries: list[DatasetEntry], config: Config, tokenizer: Any, notes: li
     return opened
 
 
-def _mixture(config: Config, rows: TokenRows, parts: list[int]) -> Mixture:
-    """Tell the rows of each entry of `datasets`, which has `parts` files each, and their shares."""
-    last = np.cumsum(parts)
-    source = np.searchsorted(last, rows.part, side="right")
-    groups = [np.flatnonzero(source == index) for index in range(len(parts))]
+def _mixture(config: Config, rows: TokenRows) -> Mixture:
+    """Tell the rows of each entry of `datasets`, and their shares."""
+    groups = [np.flatnonzero(rows.entry == index) for index in range(len(config.datasets))]
     sizes = [len(group) for group in groups]
     return Mixture(
         groups,
@@ -216,9 +214,13 @@ def encode_sources(
                 if paired not in (None, block.paired):
                     raise DataError("datasets: preference pairs and ordinary rows cannot be mixed")
                 paired = block.paired
-            writer.write(block.rows, block.origins)
+            writer.write(block.rows, block.origins, block.fates)
             task.advance(block.report.read)
-        writer.close([part.place for source, _ in sources for part in source.parts], bool(paired))
+        places, entries = zip(
+            *((part.place, i) for i, (source, _) in enumerate(sources) for part in source.parts),
+            strict=True,
+        )
+        writer.close(places, entries, bool(paired))
     return report
 
 
