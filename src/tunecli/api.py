@@ -88,6 +88,10 @@ def inspect(
         ConfigError, DataError, ModelError: See `tunecli.errors`.
         UsageError: There is no such row or data set, or there are no packs.
     """
+    if getattr(config, "streaming", False):
+        message = "a stream has no prepared rows that could be shown"
+        remedy = "inspect a copy of the first rows: --streaming false and max_rows or a slice"
+        raise ConfigError([Problem(("streaming",), message, remedy)])
     check_local(config)
     reporter = reporter or _reporter()
     tokenizer = build_vocabulary(config).tokenizer

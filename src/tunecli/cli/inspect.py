@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json as json_module
 import re
-from collections.abc import Iterator
 from dataclasses import asdict
+from html import escape
+from io import StringIO
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..files import write_text
 from .common import EPILOG, OVERRIDES, ConfigFile, Json, Quiet, make_reporter, read_config
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.text import Text
 
     from ..data import Inspection
     from ..data.inspect import PackView, RowView, Stats
@@ -33,12 +34,26 @@ FATES = {
 """What became of a row, in words."""
 
 TRAINED = ("#ffffff on #166534", "#ffffff on #15803d")
-SPECIAL = ("bold #fde047 on #166534", "bold #fde047 on #15803d")
-"""Styles of trained tokens, ordinary and special, in turn so that their edges are seen."""
+TRAINED_SPECIAL = ("bold #fde047 on #166534", "bold #fde047 on #15803d")
+"""Styles of trained tokens, in turn so that their edges are seen."""
+
+DIM, SPECIAL, PLACE, WARNING, BAR = "dim", "magenta", "cyan", "yellow", "green"
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 REST = "\N{WHITE BULLET}"
 """Stands for a token that only continues a character."""
+
+PAGE_WIDTH = 110
+PAGE_HEAD = """<!doctype html><html lang="en"><meta charset="utf-8">
+<meta name="viewport" content="width=device-width"><title>TITLE</title><style>
+{stylesheet}
+:root {{ color-scheme: light dark }}
+body {{ margin: 2rem; color: #1f2328; background: #fff }}
+pre {{ font: 13px/1.5 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere }}
+@media (prefers-color-scheme: dark) {{ body {{ color: #e6edf3; background: #0d1117 }} }}
+</style><h1>TITLE</h1>
+"""
+"""Rich fills in the styles and escapes the text; `TITLE` is ours to fill in."""
 
 
 def register(app: typer.Typer) -> None:
@@ -96,36 +111,36 @@ def inspect(
         settings, reporter, row=row, dataset=dataset, longest=longest,
         only_untrained=only_untrained, packed=packed, evaluation=evaluation, limit=limit,
     )  # fmt: skip
-    if html:
-        from ..files import write_text
-        from .inspect_page import page
+    from rich.console import Console
 
-        write_text(html, page(found, str(config)))
+    if html:
+        sheet = StringIO()
+        console = Console(file=sheet, record=True, width=PAGE_WIDTH, force_terminal=True,
+                          color_system="truecolor", no_color=False, highlight=False)  # fmt: skip
+        _Printer(console, tokens, max_tokens).show(found, statistics=row is None)
+        head = PAGE_HEAD.replace("TITLE", escape(printable(str(config))))
+        write_text(html, console.export_html(code_format=head + "<pre>{code}</pre>\n"))
+        typer.echo(str(html), err=json)
     if json:
         typer.echo(json_module.dumps(asdict(found)))
-    elif html:
-        typer.echo(str(html))
-    else:
-        from rich.console import Console
-
-        printer = _Printer(Console(highlight=False, emoji=False), tokens, max_tokens)
-        printer.show(found, statistics=row is None)
+    elif not html:
+        _Printer(Console(highlight=False), tokens, max_tokens).show(found, statistics=row is None)
 
 
-def heading(view: RowView) -> str:
-    """Return number, fate and size of a row; its origin stands beside it."""
-    number = f"row {view.number:,}" if view.number else f"dropped: {FATES[view.fate]}"
-    parts = [number, view.answer, FATES[view.fate] if view.fate and view.number else ""]
-    if view.ids:
-        parts.append(f"{len(view.ids):,} tokens, {view.trained:,} trained")
-    return " · ".join(filter(None, parts))
+def printable(text: str) -> str:
+    """Return a text in which nothing is left that could steer a terminal; newlines show."""
+    signs = {"\n": "↵\n", "\t": "→"}
+    return "".join(
+        signs.get(c) or (c if c.isprintable() else c.encode("unicode_escape").decode())
+        for c in text
+    )
 
 
 def visible(view: RowView) -> list[str]:
-    """Return the texts of a row's tokens with white space that matters, and what cannot print.
+    """Return what to print for each token of a row.
 
     Spaces show at the edges of lines, of trained parts and of special tokens, and where there are
-    several; newlines show and break the line. Nothing is left that could steer a terminal.
+    several.
     """
     texts: list[str] = []
     kinds = [(w > 0, s or None) for w, s in zip(view.weights, view.special, strict=True)]
@@ -137,225 +152,159 @@ def visible(view: RowView) -> list[str]:
         at = 0
         for i in members:
             end = at + len(view.texts[i])
-            texts.append("".join(map(_letter, whole[at:end])) or REST)
+            texts.append(printable(whole[at:end]) or REST)
             at = end
     return texts
 
 
-def _letter(letter: str) -> str:
-    if letter in "\n\t":
-        return {"\n": "↵\n", "\t": "→"}[letter]
-    return letter if letter.isprintable() else letter.encode("unicode_escape").decode()
-
-
 class _Printer:
-    """Prints to a terminal, or in plain text with marks around what is trained."""
+    """Prints with colours, or where there are none with marks around what is trained."""
 
     def __init__(self, console: Console, tokens: bool, max_tokens: int) -> None:
         self._console = console
         self._tokens, self._most = tokens, max_tokens
-        self._plain = console.no_color or console.color_system is None
+        self._marks = console.no_color or console.color_system is None
         if not console.encoding.startswith("utf"):
             console.file.reconfigure(errors="backslashreplace")  # type: ignore[attr-defined]
 
     def show(self, found: Inspection, statistics: bool) -> None:
         if found.rows or found.packs:
-            self._legend(bool(found.packs))
+            self._print(
+                *([("⟦trained⟧", "")] if self._marks else
+                  [("trained", TRAINED[0]), ("<special>", TRAINED_SPECIAL[0])]),
+                (" untrained", DIM), ("<special>", SPECIAL),
+                (f"  ↵ newline  · space  {REST} rest of a character", DIM),
+                ("\n├─ place in the pack of a seam: positions restart at 0" if found.packs else "",
+                 DIM),
+            )  # fmt: skip
         for view in found.rows:
-            self._line(f"\n{heading(view)}", "bold", view.origin)
-            self._body(view, self._most)
+            self._print(("\n", ""), *self._heading(view))
+            self._body(view, self._most or len(view.ids))
         for pack in found.packs:
             self._pack(pack)
-        left = found.found - (len(found.packs) or len({(v.origin, v.number) for v in found.rows}))
-        if left > 0 and (found.rows or found.packs):
-            self._line(f"\n{left:,} more; --limit shows them", "dim")
-        if not found.found:
-            self._line("no such row: none was dropped", "bold")
+        shown = len(found.packs) or len({(view.origin, view.number) for view in found.rows})
+        if found.found > shown:
+            self._print((f"\n{found.found - shown:,} more: --limit", DIM))
+        elif not found.found:
+            self._print(("no row is untrained", "bold"))
         if statistics:
             self._statistics(found.stats)
 
-    def _line(self, text: str, style: str = "", origin: str = "") -> None:
-        line = self._text(text, style)
-        if origin:
-            line.append(f"  {''.join(map(_letter, origin))}", "cyan")
-        self._console.print(line)
-
-    def _text(self, text: str = "", style: str = "") -> Text:
+    def _print(self, *parts: tuple[str, str]) -> None:
         from rich.text import Text
 
-        return Text(text, style, overflow="fold")
+        self._console.print(Text.assemble(*parts, overflow="fold"))
 
-    def _legend(self, packs: bool) -> None:
-        line = self._text()
-        if self._plain:
-            line.append("⟦trained⟧ untrained ")
-        else:
-            line.append("trained", TRAINED[0]).append("<special>", SPECIAL[0])
-            line.append(" untrained", "dim").append("<special> ", "magenta")
-        line.append(f" ↵ newline  · space  {REST} rest of a character", "dim")
-        self._console.print(line)
-        if packs:
-            self._line("├─ seam: a row ends, positions restart at 0", "dim")
+    def _heading(self, view: RowView) -> list[tuple[str, str]]:
+        size = f"{len(view.ids):,} tokens, {view.trained:,} trained" if view.ids else ""
+        number = f"row {view.number:,}" if view.number else "dropped"
+        parts = [number, view.answer, FATES.get(view.fate, ""), size]
+        return [(" · ".join(filter(None, parts)), "bold"), (f"  {printable(view.origin)}", PLACE)]
 
     def _pack(self, pack: PackView) -> None:
         used = sum(len(view.ids) for view in pack.rows)
         size = used + pack.padding
-        trained = sum(view.trained for view in pack.rows)
-        self._line(
+        self._print((
             f"\npack {pack.number:,} · {len(pack.rows)} rows · {used:,} of {size:,} tokens "
-            f"({used / size:.1%}) · {trained:,} trained", "bold",
-        )  # fmt: skip
-        self._strip(pack, size)
+            f"({used / size:.1%}), {sum(view.trained for view in pack.rows):,} trained", "bold"
+        ))  # fmt: skip
+        # The pack as one line: seams, trained parts, padding.
+        trained = [weight > 0 for view in pack.rows for weight in view.weights]
+        width = min(self._console.width, size)
+        line = []
+        for begin, end in pairwise(column * size // width for column in range(width + 1)):
+            part = trained[begin:end]
+            if any(begin <= seam < end for seam in pack.begins):
+                line.append(("│", PLACE))
+            elif not part:
+                line.append(("·", DIM))
+            else:
+                line.append(("█", BAR) if sum(part) * 2 >= len(part) else ("░", DIM))
+        self._print(*line)
         left = self._most or size
         for at, (begin, view) in enumerate(zip(pack.begins, pack.rows, strict=True)):
             if left <= 0:
-                self._line(f"├─ {len(pack.rows) - at} more rows; --max-tokens 0 shows them", "dim")
+                self._print((f"├─ {len(pack.rows) - at} more rows: --max-tokens 0", DIM))
                 break
-            self._line(f"├─ {begin:,} · {heading(view)}", "bold", view.origin)
+            self._print((f"├─ {begin:,} · ", PLACE), *self._heading(view))
             self._body(view, left)
             left -= len(view.ids)
         if pack.padding:
-            self._line(f"├─ {used:,} · {pack.padding:,} padding", "dim")
-
-    def _strip(self, pack: PackView, size: int) -> None:
-        """Draw the pack as one line: seams, trained parts, padding."""
-        trained = [weight > 0 for view in pack.rows for weight in view.weights]
-        width = min(self._console.width, size)
-        edges = [column * size // width for column in range(width + 1)]
-        line = self._text()
-        for begin, end in pairwise(edges):
-            part = trained[begin:end]
-            if any(begin <= seam < end for seam in pack.begins):
-                line.append("│", "cyan")
-            elif not part:
-                line.append("·", "dim")
-            elif sum(part) * 2 >= len(part):
-                line.append("█", "green")
-            else:
-                line.append("░", "dim")
-        self._console.print(line)
+            self._print((f"├─ {pack.padding:,} padding from {used:,} on", DIM))
 
     def _body(self, view: RowView, most: int) -> None:
-        from rich.padding import Padding
+        from rich.text import Text
 
+        line = Text(overflow="fold")
         if view.problem:
-            self._line(f"  {''.join(map(_letter, view.problem))}", "yellow")
-        texts = visible(view)
-        total = len(texts)
-        head, tail = (total, total) if not most or total <= most else (most * 2 // 3, 0)
-        if not tail:
-            tail = total - (most - head)
-        left_out = sum(weight > 0 for weight in view.weights[head:tail])
-        gap = f"… {tail - head:,} tokens, {left_out:,} trained; --max-tokens 0 shows them …"
-        if self._tokens:
-            for i in [*range(head), *range(tail, total)]:
-                if i == tail:
-                    self._line(f"  {gap}", "dim")
-                self._console.print(self._token_line(view, i))
-            return
-        line = self._text()
-        for i in [*range(head), *range(tail, total)]:
-            if i == tail < total and head < tail:
-                line.append(f"\n{gap}\n", "dim")
+            line.append(f"{printable(view.problem)}\n", WARNING)
+        total = len(view.ids)
+        head = most * 2 // 3 if total > most else total
+        tail = total - most + head if total > most else total
+        for i, text in enumerate(visible(view)):
+            if head <= i < tail:
+                if i == head:
+                    trained = sum(weight > 0 for weight in view.weights[head:tail])
+                    gap = f"… {tail - head:,} tokens, {trained:,} trained: --max-tokens 0 …"
+                    line.append(f"\n{gap}\n", DIM)
+                continue
             if i and i == view.cut:
-                line.append(f"\n✂ sequence_len {view.cut:,} ends here\n", "yellow")
-            for text, style in self._pieces(view, i, texts[i]):
-                line.append(text, style)
+                line.append(f"\n── sequence_len {view.cut:,} ends here ──\n", WARNING)
+            weight = view.weights[i]
+            if self._tokens:
+                line.append(f"{i:>6,} {view.ids[i]:>7} {f'{weight:g}' if weight else '':<4} ", DIM)
+                text = text.replace("\n", "")
+            alone = self._tokens
+            starts = weight > 0 and (alone or not i or view.weights[i - 1] != weight)
+            ends = weight > 0 and (alone or i + 1 == total or view.weights[i + 1] != weight)
+            if weight > 0:
+                style = (TRAINED_SPECIAL if view.special[i] else TRAINED)[i % 2]
+            else:
+                style = SPECIAL if view.special[i] else DIM
+            line.append("⟦" if starts and self._marks else "").append(text, style)
+            line.append(f"{TIMES}{weight:g}" if ends and weight != 1 else "", WARNING)
+            line.append(("⟧" if ends and self._marks else "") + "\n" * alone)
         line.rstrip()
-        self._console.print(Padding(line, (0, 0, 0, 2)))
-
-    def _pieces(self, view: RowView, i: int, text: str) -> Iterator[tuple[str, str]]:
-        """Yield the texts and styles that show a token."""
-        weights = view.weights
-        weight, before = weights[i], weights[i - 1] if i else 0.0
-        after = weights[i + 1] if i + 1 < len(weights) else 0.0
-        if self._plain and weight > 0 and weight != before:
-            yield "⟦", ""
-        # A styled line end would colour the rest of the terminal's line.
-        body, newline, rest = text.partition("\n")
-        style = _style(weight, view.special[i], i)
-        while True:
-            yield body, style
-            if not newline:
-                break
-            yield newline, ""
-            body, newline, rest = rest.partition("\n")
-        if weight > 0 and weight != after:
-            if weight != 1:
-                yield f"{TIMES}{weight:g}", "yellow"
-            if self._plain:
-                yield "⟧", ""
-
-    def _token_line(self, view: RowView, i: int) -> Text:
-        weight = view.weights[i]
-        line = self._text(f"{i:>7,} {view.ids[i]:>7}  ", "dim")
-        line.append(f"{weight:<4g} " if weight else "     ")
-        shown = "".join(map(_letter, view.texts[i])).replace("\n", "") or REST
-        shown = re.sub(r"^ +| +$| {2,}", lambda m: "·" * len(m[0]), shown)
-        line.append(shown, _style(weight, view.special[i], i))
-        return line
+        for part in line.wrap(self._console, self._console.width - 2):
+            self._console.print(Text("  ") + part)
 
     def _statistics(self, stats: Stats) -> None:
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False, header_style="bold")
-        table.add_column("data set", overflow="fold", ratio=1)
-        mixed = any(entry.epoch_rows != entry.rows for entry in stats.entries)
-        for name in ("read", "kept", *(["an epoch"] if mixed else []), "tokens", "trained"):
+        table.add_column("data set", overflow="fold")
+        for name in ("read", "kept", "an epoch", "tokens", "trained", "share"):
             table.add_column(name, justify="right", no_wrap=True)
         for entry in stats.entries:
-            trained = f"{entry.trained:,}" + (
-                f" ({entry.trained / entry.tokens:.1%})" if entry.tokens else ""
-            )
-            figures = [entry.read, entry.rows, *([entry.epoch_rows] if mixed else []), entry.tokens]
-            table.add_row(self._text(entry.path), *(f"{n:,}" for n in figures), trained)
-            for fate, count in entry.fates.items():
-                table.add_row(self._text(f"  {count:,} {FATES[fate]}", "yellow"))
+            figures = (entry.read, entry.rows, entry.epoch_rows, entry.tokens, entry.trained)
+            share = f"{entry.trained / max(1, entry.tokens):.1%}"
+            table.add_row(printable(entry.path), *(f"{n:,}" for n in figures), share)
         self._console.print()
-        self._console.print(table)
-        self._line(
-            f"\n{stats.rows:,} rows, {stats.tokens:,} tokens, {stats.trained:,} trained "
-            f"({stats.trained / stats.tokens:.1%})"
-            if len(stats.entries) > 1
-            else ""
-        )
+        self._console.print(table, markup=False)
+        for entry in stats.entries:
+            if entry.fates:
+                causes = " · ".join(f"{n:,} {FATES[fate]}" for fate, n in entry.fates.items())
+                self._print((f"{printable(entry.path)}: ", PLACE), (causes, WARNING))
         n = stats.lengths
-        self._line(
+        text = (
             f"\n{stats.rows:,} rows, {stats.tokens:,} tokens, {stats.trained:,} trained "
-            f"({stats.trained / stats.tokens:.1%})"
+            f"({stats.trained / stats.tokens:.1%})\ntokens a row: {n['min']:,} to {n['max']:,}, "
+            f"mean {n['mean']:,}, median {n['p50']:,}, 90% to {n['p90']:,}, 99% to {n['p99']:,}"
         )
-        self._line(
-            f"tokens a row: {n['min']:,} to {n['max']:,}, mean {n['mean']:,}, median {n['p50']:,}, "
-            f"90% up to {n['p90']:,}, 99% up to {n['p99']:,}"
-        )
+        self._print((text, ""))
         most = max(count for _, _, count in stats.histogram)
         high = len(f"{stats.histogram[-1][1]:,}")
         room = max(8, min(self._console.width, 100) - 2 * high - len(f"{most:,}") - 8)
         for first, last, count in stats.histogram:
-            bar = _bar(count / most * room)
-            line = self._text(f"  {first:>{high},} - {last:>{high},}  ").append(bar, "green")
-            self._console.print(line.append(f" {count:,}", "dim"))
-        for text in packing_lines(stats):
-            self._line(text)
-
-
-def packing_lines(stats: Stats) -> Iterator[str]:
-    """Yield what there is to say about packs and padding."""
-    packs = f"{stats.packs:,} packs of {stats.sequence_len:,} tokens, {stats.pack_fill:.2%} full"
-    if stats.batch_fill is None:
-        yield packs
-    else:
-        yield f"padded batches: {stats.batch_fill:.1%} of the positions are tokens"
-        yield f"with sample_packing: {packs}"
-
-
-def _style(weight: float, special: bool, i: int) -> str:
-    if weight > 0:
-        return (SPECIAL if special else TRAINED)[i % 2]
-    return "magenta" if special else "dim"
-
-
-def _bar(length: float) -> str:
-    """Draw a bar in eighths of a letter."""
-    eighths = round(length * 8)
-    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+            eighths = round(count / most * room * 8)
+            bar = "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+            self._print(
+                (f"  {first:>{high},} - {last:>{high},}  ", ""), (bar, BAR), (f" {count:,}", DIM)
+            )
+        packs = (
+            f"{stats.packs:,} packs of {stats.sequence_len:,} tokens, {stats.pack_fill:.2%} full"
+        )
+        if stats.batch_fill is not None:
+            self._print((f"padded batches: {stats.batch_fill:.1%} of the positions are tokens", ""))
+            packs = f"with sample_packing: {packs}"
+        self._print((packs, ""))

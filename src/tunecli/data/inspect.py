@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -174,7 +175,7 @@ def inspect_rows(
     wanted = _entries(entries, dataset)
     chosen = np.isin(rows.entry, wanted)
     dropped = rows.fates[rows.fates["fate"] < len(DROPPING)]
-    dropped = dropped[np.isin(rows.entries[dropped["part"]], wanted)]
+    dropped = np.unique(dropped[np.isin(rows.entries[dropped["part"]], wanted)])
     unit = 2 if rows.paired else 1
     if row is not None and row.isdecimal():
         chosen &= np.arange(len(rows)) // unit == int(row) - 1
@@ -284,20 +285,20 @@ def token_bytes(tokenizer: Any) -> Callable[[int, bool], bytes]:
     Byte-level vocabularies spell bytes in letters of their own, and those with byte fallback as
     `<0xNN>`. Other tokens are what they add to the text when they are decoded behind another one.
     """
+    from tokenizers.pre_tokenizers import ByteLevel
+
     backend = tokenizer.backend_tokenizer
     added = {i: token.content.encode() for i, token in tokenizer.added_tokens_decoder.items()}
     # Bytes that are letters stand for themselves, the others for the letters from 256 on.
-    from tokenizers.pre_tokenizers import ByteLevel
-
     letters = set(ByteLevel.alphabet())
-    others = [byte for byte in range(256) if chr(byte) not in letters]
     spelt = {chr(byte): byte for byte in range(256) if chr(byte) in letters}
+    others = (byte for byte in range(256) if chr(byte) not in letters)
     spelt |= {chr(256 + n): byte for n, byte in enumerate(others)}
     byte_level = "ByteLevel" in repr(backend.decoder)
     anchor = next((i for token, i in sorted(backend.get_vocab(with_added_tokens=False).items())
                    if token.isalnum() and backend.decode([i]) == token), None)  # fmt: skip
-    known: dict[tuple[int, bool], bytes] = {}
 
+    @cache
     def find(number: int, first: bool) -> bytes:
         token = backend.id_to_token(number)
         if token is None:
@@ -313,12 +314,7 @@ def token_bytes(tokenizer: Any) -> Callable[[int, bool], bytes]:
         before = backend.decode([anchor])
         return backend.decode([anchor, number], skip_special_tokens=False)[len(before) :].encode()
 
-    def cached(number: int, first: bool) -> bytes:
-        if (number, first) not in known:
-            known[number, first] = find(number, first)
-        return known[number, first]
-
-    return cached
+    return find
 
 
 def split_text(parts: Sequence[bytes]) -> list[str]:
