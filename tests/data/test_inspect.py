@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,15 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from toys import ROW2, ROW2_IDS, ROW2_LABELS
 from transformers import PreTrainedTokenizerFast
 
-from tunecli.data import BatchLoader, Format, Inspection, Tokens, inspect_rows, prepare
-from tunecli.data import register_format
+from tunecli.data import (
+    BatchLoader,
+    Format,
+    Inspection,
+    Tokens,
+    inspect_rows,
+    prepare,
+    register_format,
+)
 from tunecli.data.formats.base import Pair
 from tunecli.data.inspect import histogram, split_text, token_bytes
 from tunecli.errors import DataError, UsageError
@@ -148,14 +156,13 @@ def test_a_row_in_its_pack(tmp_path: Path) -> None:
         look(tmp_path, rows, show={"packed": True})
 
 
-ROWS = [SHORT, UNTRAINED, {"messages": 3}, LONG, SHORT, chat("", "w1"), ROW2]
+ROWS = [SHORT, chat("w1 w2 w3", ""), {"messages": 3}, LONG, SHORT, chat("", "w1"), ROW2]
 RULES = {"sequence_len": 15, "min_sample_len": 7, "skip_invalid_rows": True,
          "dataset_exact_deduplication": True}  # fmt: skip
 
 
 def test_dropped_rows_and_causes(tmp_path: Path) -> None:
-    found = look(tmp_path, [*ROWS[:1], chat("w1 w2 w3", ""), *ROWS[2:]], show={"only_untrained": True},
-                 entry={"roles_to_train": ["assistant"]}, **RULES)  # fmt: skip
+    found = look(tmp_path, ROWS, show={"only_untrained": True}, **RULES)
     shown = {view.origin.rpartition(":")[2]: (view.fate, len(view.ids)) for view in found.rows}
     assert shown == {"3": ("invalid", 0), "4": ("too_long", 16), "5": ("duplicates", 7),
                      "6": ("too_short", 6)}  # fmt: skip
@@ -280,7 +287,7 @@ def test_characters_stand_with_their_first_byte(text: str, data: st.DataObject) 
     whole = text.encode()
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=8)))
     edges = [0, *cuts, len(whole)]
-    parts = [whole[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    parts = [whole[a:b] for a, b in pairwise(edges)]
     texts = split_text(parts)
     assert "".join(texts) == text
     for i in range(len(parts)):

@@ -39,6 +39,7 @@ TRAINED_SPECIAL = ("bold #fde047 on #166534", "bold #fde047 on #15803d")
 
 DIM, SPECIAL, PLACE, WARNING, BAR = "dim", "magenta", "cyan", "yellow", "green"
 
+CUT = "── sequence_len {:,} ends here ──\n"
 TIMES = "\N{MULTIPLICATION SIGN}"
 REST = "\N{WHITE BULLET}"
 """Stands for a token that only continues a character."""
@@ -53,7 +54,12 @@ pre {{ font: 13px/1.5 ui-monospace, monospace; white-space: pre-wrap; overflow-w
 @media (prefers-color-scheme: dark) {{ body {{ color: #e6edf3; background: #0d1117 }} }}
 </style><h1>TITLE</h1>
 """
+PAGE_BODY = "<pre>{code}</pre>\n</html>\n"
 """Rich fills in the styles and escapes the text; `TITLE` is ours to fill in."""
+
+PAGE_COLORS = [(0, 0, 0), (207, 34, 46), (34, 163, 82), (178, 118, 20), (59, 130, 246),
+               (168, 85, 247), (14, 147, 173), (128, 128, 128)]  # fmt: skip
+"""The terminal's eight colours in shades that can be read on white and on black."""
 
 
 def register(app: typer.Typer) -> None:
@@ -114,17 +120,24 @@ def inspect(
     from rich.console import Console
 
     if html:
-        sheet = StringIO()
-        console = Console(file=sheet, record=True, width=PAGE_WIDTH, force_terminal=True,
+        from rich.terminal_theme import TerminalTheme
+
+        console = Console(file=StringIO(), record=True, width=PAGE_WIDTH, force_terminal=True,
                           color_system="truecolor", no_color=False, highlight=False)  # fmt: skip
-        _Printer(console, tokens, max_tokens).show(found, statistics=row is None)
+        printer = _Printer(console, tokens, max_tokens)
+        printer.statistics(found.stats)
+        printer.rows(found)
         head = PAGE_HEAD.replace("TITLE", escape(printable(str(config))))
-        write_text(html, console.export_html(code_format=head + "<pre>{code}</pre>\n"))
+        theme = TerminalTheme((255, 255, 255), (0, 0, 0), PAGE_COLORS)
+        write_text(html, console.export_html(theme=theme, code_format=head + PAGE_BODY))
         typer.echo(str(html), err=json)
     if json:
         typer.echo(json_module.dumps(asdict(found)))
     elif not html:
-        _Printer(Console(highlight=False), tokens, max_tokens).show(found, statistics=row is None)
+        printer = _Printer(Console(highlight=False), tokens, max_tokens)
+        printer.rows(found)
+        if row is None:
+            printer.statistics(found.stats)
 
 
 def printable(text: str) -> str:
@@ -167,16 +180,20 @@ class _Printer:
         if not console.encoding.startswith("utf"):
             console.file.reconfigure(errors="backslashreplace")  # type: ignore[attr-defined]
 
-    def show(self, found: Inspection, statistics: bool) -> None:
-        if found.rows or found.packs:
-            self._print(
-                *([("⟦trained⟧", "")] if self._marks else
-                  [("trained", TRAINED[0]), ("<special>", TRAINED_SPECIAL[0])]),
-                (" untrained", DIM), ("<special>", SPECIAL),
-                (f"  ↵ newline  · space  {REST} rest of a character", DIM),
-                ("\n├─ place in the pack of a seam: positions restart at 0" if found.packs else "",
-                 DIM),
-            )  # fmt: skip
+    def rows(self, found: Inspection) -> None:
+        """Print rows or packs, token by token."""
+        if not found.found:
+            self._print(("no row was dropped", "bold"))
+        if not found.rows and not found.packs:
+            return
+        self._print(
+            ("\n", ""),
+            *([("⟦trained⟧", "")] if self._marks else
+              [("trained", TRAINED[0]), ("<special>", TRAINED_SPECIAL[0])]),
+            (" untrained", DIM), ("<special>", SPECIAL),
+            (f"  ↵ newline  · space  {REST} rest of a character", DIM),
+            ("\n├─ place of a seam: positions restart at 0" if found.packs else "", DIM),
+        )  # fmt: skip
         for view in found.rows:
             self._print(("\n", ""), *self._heading(view))
             self._body(view, self._most or len(view.ids))
@@ -185,10 +202,6 @@ class _Printer:
         shown = len(found.packs) or len({(view.origin, view.number) for view in found.rows})
         if found.found > shown:
             self._print((f"\n{found.found - shown:,} more: --limit", DIM))
-        elif not found.found:
-            self._print(("no row is untrained", "bold"))
-        if statistics:
-            self._statistics(found.stats)
 
     def _print(self, *parts: tuple[str, str]) -> None:
         from rich.text import Text
@@ -247,9 +260,11 @@ class _Printer:
                     trained = sum(weight > 0 for weight in view.weights[head:tail])
                     gap = f"… {tail - head:,} tokens, {trained:,} trained: --max-tokens 0 …"
                     line.append(f"\n{gap}\n", DIM)
+                    if head <= view.cut < tail:
+                        line.append(CUT.format(view.cut), WARNING)
                 continue
             if i and i == view.cut:
-                line.append(f"\n── sequence_len {view.cut:,} ends here ──\n", WARNING)
+                line.append(f"\n{CUT.format(view.cut)}", WARNING)
             weight = view.weights[i]
             if self._tokens:
                 line.append(f"{i:>6,} {view.ids[i]:>7} {f'{weight:g}' if weight else '':<4} ", DIM)
@@ -268,7 +283,8 @@ class _Printer:
         for part in line.wrap(self._console, self._console.width - 2):
             self._console.print(Text("  ") + part)
 
-    def _statistics(self, stats: Stats) -> None:
+    def statistics(self, stats: Stats) -> None:
+        """Print counts, and the lengths of rows as bars."""
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False, header_style="bold")
@@ -302,9 +318,9 @@ class _Printer:
                 (f"  {first:>{high},} - {last:>{high},}  ", ""), (bar, BAR), (f" {count:,}", DIM)
             )
         packs = (
-            f"{stats.packs:,} packs of {stats.sequence_len:,} tokens, {stats.pack_fill:.2%} full"
+            f"packs of {stats.sequence_len:,} tokens: {stats.packs:,}, {stats.pack_fill:.2%} full"
         )
         if stats.batch_fill is not None:
             self._print((f"padded batches: {stats.batch_fill:.1%} of the positions are tokens", ""))
-            packs = f"with sample_packing: {packs}"
+            packs = f"with sample_packing, {packs}"
         self._print((packs, ""))
