@@ -62,9 +62,9 @@ def test_rows_and_statistics(call: Any, tmp_path: Path) -> None:
     assert code == 0
     assert "2 rows read, 2 kept" in err
     assert f"row 1 · 8 tokens, 3 trained  {tmp_path}/rows.jsonl:1" in out.replace("\n", "")
-    assert "<bos>·<|u|>·w0·<|end|>·<|a|>⟦·w1 w2·<|end|>⟧" in out
+    assert "<bos> <|u|>·w0·<|end|> <|a|>⟦·w1 w2·<|end|>⟧" in out
     assert "2 rows, 14 tokens, 4 trained (28.6%)" in out
-    assert "tokens a row: 6 to 8, mean 7, median 6" in out
+    assert "tokens a row: 6 to 8, mean 7.0, median 6" in out
     assert re.search(r"^ +8 - 8 +█+ 1$", out, re.M)
     assert "with sample_packing, packs of 32 tokens: 1, 43.75% full" in out
 
