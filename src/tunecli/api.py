@@ -95,7 +95,7 @@ def inspect(
     check_local(config)
     reporter = reporter or _reporter()
     tokenizer = build_vocabulary(config).tokenizer
-    data = prepare(config, tokenizer, reporter)
+    data = prepare(config, tokenizer, reporter, may_be_empty=True)
     name = None if row is None else str(row)
     entry = None if dataset is None else str(dataset)
     return inspect_rows(config, tokenizer, data, name, entry, longest, only_untrained, packed,

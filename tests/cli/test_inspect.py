@@ -84,6 +84,9 @@ def test_filters(call: Any) -> None:
     assert "dropped · no trained token · 4 tokens, 0 trained" in out
     assert "⟦trained⟧" in out
     assert out.count("⟦") == 1  # that of the legend
+    code, out, _ = call(rows=rows[1:])
+    assert code == 0
+    assert "no row is left: --only-untrained shows why" in out
     code, out, _ = call("--row", "1", rows=rows)
     assert "row 1" in out
     assert "data set" not in out

@@ -54,7 +54,8 @@ def look(
     values = {"dataset_prepared_path": str(tmp_path / "prepared"), **values}
     config = make_config({"path": str(path), **(entry or {})}, **values)
     tokenizer = tokenizer or toy_tokenizer()
-    return inspect_rows(config, tokenizer, prepare(config, tokenizer, Log()), **(show or {}))
+    data = prepare(config, tokenizer, Log(), may_be_empty=True)
+    return inspect_rows(config, tokenizer, data, **(show or {}))
 
 
 def test_a_row(tmp_path: Path) -> None:
@@ -179,6 +180,17 @@ def test_an_untrained_row(tmp_path: Path) -> None:
     (view,) = found.rows
     assert (view.fate, view.trained, view.ids) == ("untrained", 0, [1, 4, 11, 6])
     assert look(tmp_path, [SHORT], show={"only_untrained": True}).found == 0
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_no_row_is_left(tmp_path: Path, packing: bool) -> None:
+    """The case in which it matters most to see what was dropped."""
+    options = {"sample_packing": packing, "val_set_size": 0.5}
+    found = look(tmp_path, [UNTRAINED], show={"only_untrained": True}, **options)
+    assert [(view.fate, view.ids) for view in found.rows] == [("untrained", [1, 4, 11, 6])]
+    found = look(tmp_path, [UNTRAINED], **options)
+    assert (found.found, found.stats.rows, found.stats.packs) == (0, 0, 0)
+    assert found.stats.entries[0].fates == {"untrained": 1}
 
 
 def test_a_row_whose_answer_was_cut_off(tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ class _Printer:
 
     def rows(self, found: Inspection) -> None:
         """Print rows or packs, token by token."""
-        if not found.found:
+        if not found.found and found.stats.rows:
             self._print(("no row was dropped", "bold"))
         if not found.rows and not found.packs:
             return
@@ -301,6 +301,9 @@ class _Printer:
             if entry.fates:
                 causes = " · ".join(f"{n:,} {FATES[fate]}" for fate, n in entry.fates.items())
                 self._print((f"{printable(entry.path)}: ", PLACE), (causes, WARNING))
+        if not stats.rows:
+            self._print(("\nno row is left: --only-untrained shows why", "bold"))
+            return
         n = stats.lengths
         text = (
             f"\n{stats.rows:,} rows, {stats.tokens:,} tokens, {stats.trained:,} trained "

@@ -168,8 +168,8 @@ def inspect_rows(
     own = evaluation and not config.val_set_size
     whole = TokenRows(Path(data.report.path) / ("eval" if own else "train"))
     entries = config.test_datasets if own else config.datasets
-    loader = _loader(config, data, rows, evaluation)
-    stats = _stats(config, entries, rows, whole, loader)
+    order, begins, packing = _plan(config, data, rows, evaluation)
+    stats = _stats(config, entries, rows, whole, order, begins, packing)
     view = _Viewer(config, tokenizer, entries, rows)
 
     wanted = _entries(entries, dataset)
@@ -186,11 +186,10 @@ def inspect_rows(
     if row is not None and not chosen.any() and not len(dropped):
         raise UsageError(f"there is no row {row}: give 1 to {len(rows) // unit:,}, or file:line")
     if packed is None:
-        packed = loader.packing and row is dataset is None and not (longest or only_untrained)
-    if packed and (longest or only_untrained or not loader.packing):
+        packed = packing and row is dataset is None and not (longest or only_untrained)
+    if packed and (longest or only_untrained or not packing):
         raise UsageError("packs can be shown with sample_packing: all, by row, or by data set")
-    if packed:
-        order, begins = loader.order(0)
+    if packed and len(rows):
         holding = np.flatnonzero(np.logical_or.reduceat(chosen[order], begins[:-1])).tolist()
         packs = [view.pack(i + 1, order[begins[i] : begins[i + 1]]) for i in holding[:limit]]
         return Inspection(stats, len(holding), [], packs)
@@ -335,31 +334,39 @@ def split_text(parts: Sequence[bytes]) -> list[str]:
     return texts
 
 
-def _loader(config: Config, data: Prepared, rows: TokenRows, evaluation: bool) -> BatchLoader:
-    """Return a loader of one rank: the order of packs is the same for all layouts."""
+def _plan(
+    config: Config, data: Prepared, rows: TokenRows, evaluation: bool
+) -> tuple[Indices, Indices, bool]:
+    """Return order and begins of samples in the first epoch, and whether they are packs.
+
+    The plan of one rank: packs are the same for all layouts.
+    """
     packing = config.sample_packing
     if evaluation and config.eval_sample_packing is not None:
         packing = config.eval_sample_packing
-    return BatchLoader(
+    packing = packing and not rows.paired
+    if not len(rows):
+        return np.zeros(0, np.int64), np.zeros(1, np.int64), packing
+    loader = BatchLoader(
         rows,
         micro_batch_size=config.micro_batch_size,
         sequence_len=config.sequence_len,
-        packing=packing and not rows.paired,
+        packing=packing,
         seed=config.seed,
         shuffle=config.shuffle_merged_datasets and not evaluation,
         mixture=None if evaluation else data.mixture,
         group_by_length=config.group_by_length and not evaluation,
     )
+    return *loader.order(0), packing
 
 
 def _stats(
     config: Config, entries: list[DatasetEntry], rows: TokenRows, whole: TokenRows,
-    loader: BatchLoader,
+    order: Indices, begins: Indices, packing: bool,
 ) -> Stats:  # fmt: skip
     def count(entry: Indices, values: npt.ArrayLike | None = None) -> list[int]:
         return np.bincount(entry, values, len(entries)).astype(np.int64).tolist()
 
-    order, begins = loader.order(0)
     fates, fate_entry = rows.fates, rows.entries[rows.fates["part"]]
     origins = np.unique(np.concatenate([(part.astype(np.int64) << 40) + number for part, number in
                                         ((whole.part, whole.number),
@@ -374,29 +381,31 @@ def _stats(
         for i, entry in enumerate(entries)
     ]  # fmt: skip
     lengths = rows.lengths[order].astype(np.int64)
+    figures: dict[str, float] = {}
     batch_fill = None
-    if not loader.packing:
-        micro = config.micro_batch_size
-        starts = np.arange(0, len(lengths), micro)
-        width = np.maximum.reduceat(lengths, starts)
+    if not packing:
+        starts = np.arange(0, len(lengths), config.micro_batch_size)
+        width = np.maximum.reduceat(lengths, starts) if len(lengths) else lengths
         if config.pad_to_sequence_len:
             width[:] = config.sequence_len
         size = np.diff(np.append(starts, len(lengths)))
-        batch_fill = float(lengths.sum() / (width * size).sum())
+        batch_fill = float(lengths.sum() / max(1, (width * size).sum()))
         begins = plan_packs(lengths, config.sequence_len)[1]
+    if len(rows):
+        shares = np.percentile(rows.lengths, [0, 50, 90, 99, 100], method="inverted_cdf").tolist()
+        figures = dict(zip(("min", "p50", "p90", "p99", "max"), map(int, shares), strict=True))
+        figures["mean"] = round(float(rows.lengths.mean()), 1)
     packs = len(begins) - 1
-    shares = np.percentile(rows.lengths, [0, 50, 90, 99, 100], method="inverted_cdf").tolist()
-    named = dict(zip(("min", "p50", "p90", "p99", "max"), map(int, shares), strict=True))
     return Stats(
         entries=table,
         rows=len(rows),
         tokens=int(rows.lengths.sum(dtype=np.int64)),
         trained=int(rows.trained.sum(dtype=np.int64)),
-        lengths={**named, "mean": round(float(rows.lengths.mean()), 1)},
-        histogram=histogram(rows.lengths),
+        lengths=figures,
+        histogram=histogram(rows.lengths) if len(rows) else [],
         sequence_len=config.sequence_len,
         packs=packs,
-        pack_fill=float(lengths.sum() / (packs * config.sequence_len)),
+        pack_fill=float(lengths.sum() / max(1, packs * config.sequence_len)),
         batch_fill=batch_fill,
     )
 

@@ -58,7 +58,9 @@ class Prepared:
 Opened = list[tuple[Source, Format]]
 
 
-def prepare(config: Config, tokenizer: Any, reporter: Reporter) -> Prepared:
+def prepare(
+    config: Config, tokenizer: Any, reporter: Reporter, may_be_empty: bool = False
+) -> Prepared:
     """Read, render, tokenize, mask and cache all sources; or take them from the cache.
 
     Several processes may call this at once: one builds, the others wait and load.
@@ -67,6 +69,7 @@ def prepare(config: Config, tokenizer: Any, reporter: Reporter) -> Prepared:
         config: The whole configuration.
         tokenizer: A fast tokenizer, its chat template set.
         reporter: Where progress and counts are shown.
+        may_be_empty: Do without rows, so that those that were dropped can be looked at.
 
     Raises:
         DataError: A source, row, template or split cannot be used, or nothing can be trained.
@@ -94,9 +97,12 @@ def prepare(config: Config, tokenizer: Any, reporter: Reporter) -> Prepared:
         path=str(directory),
         notes=notes,
     )
+    if not may_be_empty:
+        _check(report.train, train, config)
+        _check(report.eval, evaluation, config)
     rows = TokenRows(directory / "train")
     held_out = TokenRows(directory / "eval") if report.eval is not None else None
-    if config.val_set_size:
+    if config.val_set_size and len(rows):
         rows, held_out = split_rows(rows, config.val_set_size, config.seed)
     mixture = _mixture(config, rows)
     report.paired = rows.paired
@@ -177,7 +183,6 @@ def _build(
             reporter.info(f"tokenizing {', '.join(f.entry.path for _, f in sources)}")
             # Evaluation rows that are equal to training rows are duplicates, too.
             report = encode_sources(sources, config, encoder, temporary / name, reporter, seen)
-            _check(report, sources, config)
             reports[name] = asdict(report)
         (temporary / "report.json").write_text(json.dumps(reports, indent=2), encoding="utf-8")
 
@@ -224,14 +229,14 @@ def encode_sources(
     return report
 
 
-def _check(report: SetReport, sources: Opened, config: Config) -> None:
-    if report.kept:
+def _check(report: SetReport | None, sources: Opened, config: Config) -> None:
+    if report is None or report.kept:
         return
     names = ", ".join(row_format.entry.path for _, row_format in sources)
     causes = "; ".join(report.causes(config.sequence_len, config.min_sample_len))
     raise DataError(
         f"{names}: no trainable tokens: {report.read} rows read"
-        + (f", of which {causes}" if causes else "")
+        + (f", of which {causes}; tunecli inspect --only-untrained shows them" if causes else "")
     )
 
 
