@@ -27,6 +27,7 @@ from .export.merge import base_dtype, merge_adapter
 from .files import write_text
 from .launch import LOGS
 from .model.loading import is_adapter_dir, load_model_config
+from .model.loss import fit_loss
 from .model.precision import Precision
 from .model.saving import save_model
 from .parallel.checks import check_layout
@@ -35,7 +36,8 @@ from .reporter import Reporter
 from .training.checkpoint import MANIFEST, load_weights, read_checkpoint
 from .training.evaluate import Evaluation
 from .training.evaluate import evaluate as evaluate_rows
-from .training.loop import RESULT, Trainer, TrainResult
+from .training.job import TrainResult
+from .training.loop import RESULT, Trainer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -237,6 +239,7 @@ def evaluate(
         path = Path(model_dir or config.output_dir).expanduser()
         model = load_trained(config, vocabulary, precision, mesh, path)
         check_ids(model, data.eval)
+        loss = fit_loss(loss, model, precision, mesh.layout.world_size == 1)
         pad_id = vocabulary.tokenizer.pad_token_id
         loader = build_eval_loader(config, data.eval, mesh, pad_id, multiple)
         result: Evaluation = evaluate_rows(model, loader, loss, mesh, precision, reporter)

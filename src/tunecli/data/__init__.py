@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from .batch import Batch, Documents, StepBatch
 from .formats import Format, FormatContext, Rendered, Tokens, get_format, register_format
 from .inspect import Inspection, inspect_rows
-from .loader import Batch, BatchLoader, StepBatch
+from .loader import BatchLoader
 from .packing import plan_packs
 from .prepare import Prepared, prepare, split_rows
 from .report import PrepareReport, SetReport
@@ -16,6 +17,7 @@ from .tokenize import Encoder
 __all__ = [
     "Batch",
     "BatchLoader",
+    "Documents",
     "Encoder",
     "Format",
     "FormatContext",
