@@ -92,7 +92,7 @@ def inspect(
     """
     if getattr(config, "streaming", False):
         message = "a stream has no prepared rows that could be shown"
-        remedy = "inspect a copy of the first rows: --streaming false and max_rows or a slice"
+        remedy = "look at its first rows: --streaming false, with max_rows or split: train[:1000]"
         raise ConfigError([Problem(("streaming",), message, remedy)])
     check_local(config)
     reporter = reporter or _reporter()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -75,7 +76,7 @@ def test_packs(call: Any) -> None:
     assert re.search(r"pack 1 · \d rows · \d+ of 32 tokens", out)
     assert len(re.findall(r"^├─ \d+ · row ", out, re.M)) == int(re.search(r"(\d) rows", out)[1])  # type: ignore[index]
     assert re.search(r"^│[█░│·]{31}$", out, re.M)
-    assert re.search(r"\d more: --limit", out)
+    assert re.search(r"\d more packs \(--limit N\)", out)
 
 
 def test_filters(call: Any) -> None:
@@ -110,6 +111,11 @@ def test_json_is_what_the_function_returns(call: Any, tmp_path: Path) -> None:
     assert result["stats"]["entries"][0]["read"] == 10
     assert tunecli.inspect(config, row=1, dataset=0).rows == found.rows[:1]
     assert json.loads(call("--json", "--eval", val_set_size=3)[1])["found"] == 3
+
+
+def test_a_stream_has_no_prepared_rows() -> None:
+    with pytest.raises(tunecli.TunecliError, match="a stream has no prepared rows"):
+        tunecli.inspect(SimpleNamespace(streaming=True))  # type: ignore[arg-type]
 
 
 class _Page(HTMLParser):
@@ -177,7 +183,7 @@ def test_marks_and_weights() -> None:
 def test_long_rows_are_shortened_in_the_middle() -> None:
     row = view([str(i % 10) for i in range(20)], [0.0] * 10 + [1.0] * 10)
     assert printed(row, most=9).splitlines() == [
-        "  012345", "  … 11 tokens, 7 trained: --max-tokens 0 …", "  789⟧",
+        "  012345", "  … 11 tokens, 7 trained (--max-tokens 0 shows all) …", "  ⟦789⟧",
     ]  # fmt: skip
     assert printed(row, most=20) == "  0123456789⟦0123456789⟧\n"
 

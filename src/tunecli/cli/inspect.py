@@ -39,6 +39,7 @@ TRAINED_SPECIAL = ("bold #fde047 on #166534", "bold #fde047 on #15803d")
 
 DIM, SPECIAL, PLACE, WARNING, BAR = "dim", "magenta", "cyan", "yellow", "green"
 
+ALL = "(--max-tokens 0 shows all)"
 CUT = "── sequence_len {:,} ends here ──\n"
 TIMES = "\N{MULTIPLICATION SIGN}"
 REST = "\N{WHITE BULLET}"
@@ -176,7 +177,8 @@ class _Printer:
     def __init__(self, console: Console, tokens: bool, max_tokens: int) -> None:
         self._console = console
         self._tokens, self._most = tokens, max_tokens
-        self._marks = console.no_color or console.color_system is None
+        # Sixteen colours have no two that would tell what is trained.
+        self._marks = console.no_color or console.color_system in (None, "standard")
         if not console.encoding.startswith("utf"):
             console.file.reconfigure(errors="backslashreplace")  # type: ignore[attr-defined]
 
@@ -201,7 +203,8 @@ class _Printer:
             self._pack(pack)
         shown = len(found.packs) or len({(view.origin, view.number) for view in found.rows})
         if found.found > shown:
-            self._print((f"\n{found.found - shown:,} more: --limit", DIM))
+            what = "packs" if found.packs else "rows"
+            self._print((f"\n{found.found - shown:,} more {what} (--limit N)", DIM))
 
     def _print(self, *parts: tuple[str, str]) -> None:
         from rich.text import Text
@@ -237,7 +240,7 @@ class _Printer:
         left = self._most or size
         for at, (begin, view) in enumerate(zip(pack.begins, pack.rows, strict=True)):
             if left <= 0:
-                self._print((f"├─ {len(pack.rows) - at} more rows: --max-tokens 0", DIM))
+                self._print((f"├─ {len(pack.rows) - at} more rows {ALL}", DIM))
                 break
             self._print((f"├─ {begin:,} · ", PLACE), *self._heading(view))
             self._body(view, left)
@@ -258,7 +261,7 @@ class _Printer:
             if head <= i < tail:
                 if i == head:
                     trained = sum(weight > 0 for weight in view.weights[head:tail])
-                    gap = f"… {tail - head:,} tokens, {trained:,} trained: --max-tokens 0 …"
+                    gap = f"… {tail - head:,} tokens, {trained:,} trained {ALL} …"
                     line.append(f"\n{gap}\n", DIM)
                     if head <= view.cut < tail:
                         line.append(CUT.format(view.cut), WARNING)
@@ -270,8 +273,8 @@ class _Printer:
                 line.append(f"{i:>6,} {view.ids[i]:>7} {f'{weight:g}' if weight else '':<4} ", DIM)
                 text = text.replace("\n", "")
             alone = self._tokens
-            starts = weight > 0 and (alone or not i or view.weights[i - 1] != weight)
-            ends = weight > 0 and (alone or i + 1 == total or view.weights[i + 1] != weight)
+            starts = weight > 0 and (alone or i in (0, tail) or view.weights[i - 1] != weight)
+            ends = weight > 0 and (alone or i + 1 in (head, total) or view.weights[i + 1] != weight)
             if weight > 0:
                 style = (TRAINED_SPECIAL if view.special[i] else TRAINED)[i % 2]
             else:
