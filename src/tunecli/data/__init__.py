@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .batch import Batch, Documents, StepBatch
 from .formats import Format, FormatContext, Rendered, Tokens, get_format, register_format
+from .inspect import Inspection, inspect_rows
 from .loader import BatchLoader
 from .packing import plan_packs
 from .prepare import Prepared, prepare, split_rows
@@ -20,6 +21,7 @@ __all__ = [
     "Encoder",
     "Format",
     "FormatContext",
+    "Inspection",
     "Part",
     "PrepareReport",
     "Prepared",
@@ -31,6 +33,7 @@ __all__ = [
     "Tokens",
     "built_in",
     "get_format",
+    "inspect_rows",
     "open_source",
     "plan_packs",
     "prepare",

@@ -85,7 +85,7 @@ class BatchLoader:
         self._micro = micro_batch_size
         self._rank, self._ranks = dp_rank, dp_size
         self._capacity = sequence_len
-        self._packing = packing
+        self.packing = packing
         self._pad_to = sequence_len if packing and pad_to is None else pad_to
         self._pad_id = pad_id
         self._seed, self._shuffle = seed, shuffle
@@ -110,7 +110,7 @@ class BatchLoader:
             chosen = np.arange(count) if self._mixture is None else self._mixture.rows(epoch)
             lengths = self.rows.lengths[chosen].astype(np.int64)
             rng = np.random.default_rng([self._seed, epoch]) if self._shuffle else None
-            if self._packing:
+            if self.packing:
                 order, offsets = plan_packs(lengths, self._capacity, rng)
             else:
                 offsets = np.arange(len(chosen) + 1)
@@ -125,7 +125,7 @@ class BatchLoader:
 
     def _begin(self, epoch: int) -> int:
         """Return how many steps come before an epoch."""
-        if not (self._packing and self._mixture is not None and self._mixture.varies):
+        if not (self.packing and self._mixture is not None and self._mixture.varies):
             return epoch * self.steps_per_epoch
         while len(self._begins) <= epoch:
             self._begins.append(self._begins[-1] + self._steps_in(len(self._begins) - 1))
@@ -223,7 +223,7 @@ class BatchLoader:
                 labels[line, at : end - 1] = row_labels[1:]
                 if weights is not None:
                     weights[line, at : end - 1] = self.rows.weights(int(row))[1:]  # type: ignore[index]
-                if self._packing:
+                if self.packing:
                     # What follows restarts here: the next document, or the padding.
                     positions[line, end:] = np.arange(width - end)
                 at = end
