@@ -14,7 +14,7 @@ from tunecli.config import Config
 from tunecli.parallel import Layout, Mesh
 from tunecli.parallel.processes import Processes
 from tunecli.reporter import Reporter
-from tunecli.training.loop import Job
+from tunecli.training.job import Job
 
 CPU = torch.device("cpu")
 ALONE = Mesh(Layout(), 0, CPU)

@@ -15,7 +15,7 @@ from .errors import TunecliError
 from .reporter import Reporter
 
 if TYPE_CHECKING:
-    from .api import evaluate, merge, preprocess, train
+    from .api import evaluate, inspect, merge, preprocess, train
     from .chat import ChatSession
     from .data import register_format
     from .training.optimizer import register_optimizer
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # These import torch: only when they are asked for, so that `import tunecli` stays fast.
 _LAZY = {
     "evaluate": "tunecli.api",
+    "inspect": "tunecli.api",
     "merge": "tunecli.api",
     "preprocess": "tunecli.api",
     "train": "tunecli.api",
@@ -45,6 +46,7 @@ __all__ = [
     "TunecliError",
     "__version__",
     "evaluate",
+    "inspect",
     "load_config",
     "merge",
     "preprocess",

@@ -21,12 +21,13 @@ from .builder import (
     check_local,
 )
 from .config import dump_config, redact
-from .data import PrepareReport, prepare
+from .data import Inspection, PrepareReport, inspect_rows, prepare
 from .errors import ConfigError, ModelError, Problem
 from .export.merge import base_dtype, merge_adapter
 from .files import write_text
 from .launch import LOGS
 from .model.loading import is_adapter_dir, load_model_config
+from .model.loss import fit_loss
 from .model.precision import Precision
 from .model.saving import save_model
 from .parallel.checks import check_layout
@@ -35,7 +36,8 @@ from .reporter import Reporter
 from .training.checkpoint import MANIFEST, load_weights, read_checkpoint
 from .training.evaluate import Evaluation
 from .training.evaluate import evaluate as evaluate_rows
-from .training.loop import RESULT, Trainer, TrainResult
+from .training.job import TrainResult
+from .training.loop import RESULT, Trainer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -56,6 +58,50 @@ def preprocess(config: Config, reporter: Reporter | None = None) -> PrepareRepor
     check_local(config)
     reporter = reporter or _reporter()
     return prepare(config, build_vocabulary(config).tokenizer, reporter).report
+
+
+def inspect(
+    config: Config,
+    reporter: Reporter | None = None,
+    *,
+    row: int | str | None = None,
+    dataset: int | str | None = None,
+    longest: bool = False,
+    only_untrained: bool = False,
+    packed: bool | None = None,
+    evaluation: bool = False,
+    limit: int = 10,
+) -> Inspection:
+    """Show rows (or packs) as they will be trained, and count tokens; no model is loaded.
+
+    Args:
+        config: The configuration; its data are prepared first if they are not yet.
+        reporter: Whom to tell.
+        row: Only this one: its number from 1, or `file:line`, dropped ones included.
+        dataset: Only rows of this entry of `datasets`: its index from 0, or its path.
+        longest: The longest rows first.
+        only_untrained: Rows of which nothing is trained: those that were dropped, and why.
+        packed: Packs of the first epoch instead of rows; if left out, with `sample_packing` and
+            without a filter.
+        evaluation: The rows to evaluate on instead of those to train on.
+        limit: Rows (or packs) to return; statistics are always those of all.
+
+    Raises:
+        ConfigError, DataError, ModelError: See `tunecli.errors`.
+        UsageError: There is no such row or data set, or there are no packs.
+    """
+    if getattr(config, "streaming", False):
+        message = "a stream has no prepared rows that could be shown"
+        remedy = "look at its first rows: --streaming false, with max_rows or split: train[:1000]"
+        raise ConfigError([Problem(("streaming",), message, remedy)])
+    check_local(config)
+    reporter = reporter or _reporter()
+    tokenizer = build_vocabulary(config).tokenizer
+    data = prepare(config, tokenizer, reporter, may_be_empty=True)
+    name = None if row is None else str(row)
+    entry = None if dataset is None else str(dataset)
+    return inspect_rows(config, tokenizer, data, name, entry, longest, only_untrained, packed,
+                        evaluation, limit)  # fmt: skip
 
 
 def train(config: Config, reporter: Reporter | None = None) -> TrainResult:
@@ -193,6 +239,7 @@ def evaluate(
         path = Path(model_dir or config.output_dir).expanduser()
         model = load_trained(config, vocabulary, precision, mesh, path)
         check_ids(model, data.eval)
+        loss = fit_loss(loss, model, precision, mesh.layout.world_size == 1)
         pad_id = vocabulary.tokenizer.pad_token_id
         loader = build_eval_loader(config, data.eval, mesh, pad_id, multiple)
         result: Evaluation = evaluate_rows(model, loader, loss, mesh, precision, reporter)

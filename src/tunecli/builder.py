@@ -15,7 +15,7 @@ from .errors import ConfigError, DataError, ModelError, Problem
 from .model.adapter import add_adapter
 from .model.attention import check_isolation
 from .model.loading import load_model, load_model_config, select_trained
-from .model.loss import TokenLoss
+from .model.loss import TokenLoss, fit_loss
 from .model.precision import Precision
 from .model.sliced import fill_weights, sliced_source
 from .model.tokenizer import Vocabulary, load_tokenizer
@@ -25,7 +25,7 @@ from .parallel.context import ContextSplit
 from .parallel.layout_table import describe_layout
 from .parallel.parallelize import parallelize
 from .parallel.processes import TIMEOUT, Processes
-from .training.loop import Job
+from .training.job import Job
 from .training.optimizer import build_optimizer, check_optimizer
 
 if TYPE_CHECKING:
@@ -146,6 +146,7 @@ def build_loader(
         multiple=math.lcm(multiple, config.pad_to_multiple_of),
         mixture=data.mixture,
         group_by_length=config.group_by_length,
+        pin_memory=mesh.device.type == "cuda",
     )
 
 
@@ -169,6 +170,7 @@ def build_eval_loader(
         seed=config.seed,
         shuffle=False,
         multiple=math.lcm(multiple, config.pad_to_multiple_of),
+        pin_memory=mesh.device.type == "cuda",
     )
 
 
@@ -189,13 +191,18 @@ def check_rows(data: Prepared) -> None:
 
 def check_ids(model: PreTrainedModel, *parts: TokenRows | None) -> None:
     """Raise a `ModelError` if a token id has no row in the embedding."""
-    rows = model.config.vocab_size
-    highest = max(part.max_id for part in parts if part is not None)
-    if highest >= rows:
-        raise ModelError(
-            f"the data holds token id {highest}, but the model's vocabulary has {rows} rows: the "
-            "tokenizer does not belong to this model"
-        )
+    size = model.config.vocab_size
+    for rows in parts:
+        # A store knows the highest id of all its rows, those of another part included.
+        if rows is None or rows.max_id < size:
+            continue
+        for i in range(len(rows)):
+            highest = max(int(values.max()) for values in rows.row(i))
+            if highest >= size:
+                raise ModelError(
+                    f"{rows.origin(i)}: token id {highest}, but the model's vocabulary has {size} "
+                    "rows: the tokenizer does not belong to this model"
+                )
 
 
 def build(config: Config, processes: Processes, reporter: Reporter) -> Job:
@@ -226,6 +233,7 @@ def build(config: Config, processes: Processes, reporter: Reporter) -> Job:
     with reporter.task("loading the model", None):
         model = build_model(config, vocabulary, precision, mesh)
     check_ids(model, data.train, data.eval)
+    loss = fit_loss(loss, model, precision, mesh.layout.world_size == 1)
     if config.sample_packing:
         check_isolation(model, precision, loss)
     job = Job(

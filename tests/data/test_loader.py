@@ -22,7 +22,7 @@ def store(path: Path, rows: list[tuple[list[int], list[int]]]) -> TokenRows:
             writer.write(
                 [Encoded(np.array(ids, np.int32), np.array(labels, np.int32))], [(0, number + 1)]
             )
-        writer.close(["rows.jsonl:"])
+        writer.close(["rows.jsonl:"], [0])
     return TokenRows(path)
 
 

@@ -174,7 +174,7 @@ def reductions(config: Config) -> tuple[int, int]:
         job = build(config, processes, Reporter(quiet=True))
         (batch,) = job.train_loader.step(0, 0).micro_batches
         with CommDebugMode() as forward:
-            logits, _ = job.loss.logits(job.model, batch.input_ids, batch.position_ids)
+            logits, _ = job.loss.logits(job.model, batch)
         with CommDebugMode() as backward:
             torch.autograd.backward(logits.sum())
     return count(forward), count(backward)

@@ -118,7 +118,12 @@ def test_an_adapter_trained_on_four_bits_merges_into_the_original_base(tmp_path)
     pytest.importorskip("bitsandbytes")
     write_model_dir(tmp_path / "model", hidden_size=64, intermediate_size=128)
     config = run_config(
-        tmp_path, **{**LORA, "adapter": "qlora"}, load_in_4bit=True, optimizer="adamw_torch"
+        tmp_path,
+        **{**LORA, "adapter": "qlora"},
+        load_in_4bit=True,
+        optimizer="adamw_torch",
+        val_set_size=2,
+        eval_steps=1,
     )
     result = train(config)
     assert result.loss > 0

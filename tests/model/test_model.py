@@ -5,15 +5,12 @@ import json
 import pytest
 import torch
 from runs import ALONE, chat_row, run_config, train_lines
-from toys import END, EOS, toy_model, toy_tokenizer, write_model_dir
+from toys import END, EOS, toy_tokenizer, write_model_dir
 
 from tunecli import train
 from tunecli.builder import build_model, build_vocabulary
-from tunecli.data import Batch
 from tunecli.errors import ConfigError, MissingDependencyError, ModelError
-from tunecli.model.attention import check_isolation, resolve_attention
 from tunecli.model.loading import load_model
-from tunecli.model.loss import TokenLoss
 from tunecli.model.precision import Precision
 from tunecli.model.saving import turn_end_ids
 
@@ -218,48 +215,6 @@ def test_an_adapter_is_continued(tmp_path):
     assert train_lines(more)[0]["loss"] < train_lines(config)[0]["loss"] + 0.5
     with pytest.raises(ModelError, match="lora_model_dir"):
         train(more.model_copy(update={"lora_model_dir": str(tmp_path / "prepared")}))
-
-
-# Attention and loss
-
-
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("padding", [0, 3])
-def test_packed_documents_are_alone(attention, padding):
-    model = toy_model(attn_implementation=attention).eval()
-    first, second = list(range(8, 14)), list(range(18, 24))
-    tail = [0] * padding
-    ids = torch.tensor([first + second + tail, [30, *first[1:], *second, *tail]])
-    positions = torch.tensor([[*range(6), *range(6), *range(padding)]] * 2)
-    logits = model(input_ids=ids, position_ids=positions, use_cache=False).logits
-    assert (logits[0, 6:12] - logits[1, 6:12]).abs().max() <= 1e-6
-    labels = torch.tensor([[*first[1:], -100, *second[1:], -100, *[-100] * padding]])
-    packed = TokenLoss()(model, Batch(ids[:1], labels, positions[:1]))
-    alone = sum(
-        TokenLoss()(
-            model,
-            Batch(torch.tensor([d]), torch.tensor([[*d[1:], -100]]), torch.arange(6)[None]),
-        )
-        for d in (first, second)
-    )
-    assert packed.item() == pytest.approx(alone.item(), abs=1e-5)
-
-
-def test_a_leak_is_refused():
-    check_isolation(toy_model(), CPU, TokenLoss())
-    leaking = toy_model()
-    forward = leaking.forward
-    # What an attention backend does that looks at no positions:
-    leaking.forward = lambda position_ids, **arguments: forward(**arguments)
-    with pytest.raises(ModelError, match="see each other"):
-        check_isolation(leaking, CPU, TokenLoss())
-
-
-def test_backends_by_name():
-    assert resolve_attention("auto") is None
-    assert resolve_attention("eager") == "eager"
-    with pytest.raises(MissingDependencyError, match="flash-attn"):
-        resolve_attention("flash_attention_2")
 
 
 def test_quantized_bases_name_the_missing_package(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from tunecli.training import checkpoint as ckpt
 from tunecli.training.loop import Trainer
 
 LORA = {"adapter": "lora", "lora_r": 4, "lora_alpha": 8, "lora_dropout": 0.1}
-TIMES = ("tokens_per_second", "memory_gib", "seconds")
+TIMES = ("tokens_per_second", "memory_gib", "seconds", "data_wait")
 
 
 def _without_times(lines):

@@ -135,8 +135,9 @@ def test_metrics_have_what_scripts_rely_on(tmp_path):
     assert [line["step"] for line in evaluations] == [8, 16]
     assert set(steps[0]) >= {
         "step", "epoch", "loss", "grad_norm", "learning_rate", "tokens", "trained_tokens",
-        "tokens_per_second", "memory_gib", "seconds",
+        "tokens_per_second", "memory_gib", "seconds", "data_wait",
     }  # fmt: skip
+    assert all(0 <= line["data_wait"] < 1 for line in steps)
     assert set(evaluations[0]) >= {"step", "eval_loss", "eval_trained_tokens"}
     assert steps[-1]["epoch"] == 2.0
     tokens = [line["tokens"] for line in steps]
@@ -215,7 +216,7 @@ def test_ids_beyond_the_vocabulary_are_named(tmp_path):
     config = config.model_copy(
         update={"datasets": [config.datasets[0].model_copy(update={"type": "tokenized"})]}
     )
-    with pytest.raises(ModelError, match=r"token id 70.* 64 rows"):
+    with pytest.raises(ModelError, match=r"rows.jsonl:1: token id 70.* 64 rows"):
         train(config)
 
 

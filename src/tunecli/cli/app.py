@@ -15,7 +15,7 @@ from .._version import __version__
 from ..config import redact
 from ..errors import TunecliError
 from ..launch.failures import record_failure
-from . import data, models, samples, training, validation
+from . import data, inspect, models, samples, training, validation
 
 app = typer.Typer(
     name="tunecli",
@@ -26,7 +26,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for module in (training, data, models, validation, samples):
+for module in (training, data, inspect, models, validation, samples):
     module.register(app)
 
 

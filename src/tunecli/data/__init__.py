@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from .batch import Batch, Documents, StepBatch
 from .formats import Format, FormatContext, Rendered, Tokens, get_format, register_format
-from .loader import Batch, BatchLoader, StepBatch
+from .inspect import Inspection, inspect_rows
+from .loader import BatchLoader
 from .packing import plan_packs
 from .prepare import Prepared, prepare, split_rows
 from .report import PrepareReport, SetReport
@@ -15,9 +17,11 @@ from .tokenize import Encoder
 __all__ = [
     "Batch",
     "BatchLoader",
+    "Documents",
     "Encoder",
     "Format",
     "FormatContext",
+    "Inspection",
     "Part",
     "PrepareReport",
     "Prepared",
@@ -29,6 +33,7 @@ __all__ = [
     "Tokens",
     "built_in",
     "get_format",
+    "inspect_rows",
     "open_source",
     "plan_packs",
     "prepare",

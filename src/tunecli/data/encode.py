@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from ..errors import DataError
 from .formats.base import Format, FormatContext, Pair, Rendered, Row, Tokens, get_format
-from .report import EXAMPLES, SetReport
-from .store import Origin, targets
+from .report import EXAMPLES, FATES, SetReport
+from .store import Fate, Origin, targets
 from .tokenize import IGNORE, Encoded, Encoder
 
 if TYPE_CHECKING:
@@ -57,7 +57,8 @@ class EncodedBlock:
         origins: Where each row comes from.
         digests: 16 bytes of each row (of each pair), if duplicates are looked for.
         paired: Whether the rows are preference pairs.
-        report: What became of the rows of the block.
+        report: What became of the rows of the block, counted.
+        fates: The same, by row, where something did.
     """
 
     rows: list[Encoded] = field(default_factory=list)
@@ -65,17 +66,23 @@ class EncodedBlock:
     digests: list[bytes] = field(default_factory=list)
     paired: bool = False
     report: SetReport = field(default_factory=SetReport)
+    fates: list[Fate] = field(default_factory=list)
+
+    def note(self, origin: Origin, fate: str) -> None:
+        """Count one of `FATES` and remember whose it was."""
+        setattr(self.report, fate, getattr(self.report, fate) + 1)
+        self.fates.append((*origin, FATES.index(fate)))
 
     def without(self, seen: set[bytes]) -> EncodedBlock:
         """Return the block without rows whose digest is in `seen`, to which it adds its own."""
         if not self.digests:
             return self
         size = 2 if self.paired else 1
-        fresh = EncodedBlock(paired=self.paired, report=self.report)
+        fresh = EncodedBlock(paired=self.paired, report=self.report, fates=self.fates)
         for index, digest in enumerate(self.digests):
             part = slice(index * size, (index + 1) * size)
             if digest in seen:
-                self.report.duplicates += 1
+                fresh.note(self.origins[part.start], "duplicates")
                 self.report.forget(self.rows[part])
                 continue
             seen.add(digest)
@@ -126,9 +133,9 @@ def encode_block(
     for part, number, row in block.rows():
         result.report.read += 1
         try:
-            texts = _texts(row_format, row)
+            texts = texts_of(row_format, row)
         except DataError as error:
-            _invalid(result.report, f"{places[part]}{number}: {error}", rules)
+            _invalid(result, (first_part + part, number), f"{places[part]}{number}: {error}", rules)
             continue
         rendered += texts
         done.append((part, number, len(texts)))
@@ -138,10 +145,12 @@ def encode_block(
         result.report.control += any(isinstance(g, Rendered) and g.literal for g, _ in pairs)
         group = [row for _, row in pairs]
         try:
-            kept = _fit(group, rules, result.report)
+            kept, fate = fit(group, rules)
         except DataError as error:
-            _invalid(result.report, f"{places[part]}{number}: {error}", rules)
+            _invalid(result, (first_part + part, number), f"{places[part]}{number}: {error}", rules)
             continue
+        if fate:
+            result.note((first_part + part, number), fate)
         if not kept:
             continue
         if result.rows and result.paired != (size == 2):
@@ -158,48 +167,43 @@ def encode_block(
 _MIXED = "{place}: preference pairs and ordinary rows cannot be in the same set"
 
 
-def _invalid(report: SetReport, problem: str, rules: Rules) -> None:
+def _invalid(block: EncodedBlock, origin: Origin, problem: str, rules: Rules) -> None:
     if not rules.skip_invalid:
         raise DataError(problem) from None
-    report.invalid += 1
-    if len(report.invalid_examples) < EXAMPLES:
-        report.invalid_examples.append(problem)
+    block.note(origin, "invalid")
+    if len(block.report.invalid_examples) < EXAMPLES:
+        block.report.invalid_examples.append(problem)
 
 
-def _texts(row_format: Format, row: Row | DataError) -> list[Rendered | Tokens]:
+def texts_of(row_format: Format, row: Row | DataError) -> list[Rendered | Tokens]:
+    """Return the text or tokens of a row, or both of a pair."""
     if isinstance(row, DataError):
         raise row
     encoded = row_format.encode(row)
     return [encoded.chosen, encoded.rejected] if isinstance(encoded, Pair) else [encoded]
 
 
-def _fit(group: list[Encoded], rules: Rules, report: SetReport) -> list[Encoded]:
-    """Return what is kept of a row (of both rows of a pair), or nothing; count what happened."""
+def fit(group: list[Encoded], rules: Rules) -> tuple[list[Encoded], str]:
+    """Return what is kept of a row (of both rows of a pair), or nothing; and its fate, if any."""
     lengths = [len(row.ids) for row in group]
     if min(lengths) < rules.min_sample_len:
-        report.too_short += 1
-        return []
+        return [], "too_short"
     cut = max(lengths) > rules.sequence_len
     if cut and rules.excess == "raise":
         raise DataError(f"{max(lengths)} tokens, more than sequence_len {rules.sequence_len}")
     if cut and rules.excess == "drop":
-        report.too_long += 1
-        return []
+        return [], "too_long"
     if cut and rules.excess == "split":
         if len(group) > 1:
             raise DataError("a preference pair cannot be split; set excess_length_strategy to "
                             "drop or truncate")  # fmt: skip
         pieces = [piece for piece in _pieces(group[0], rules) if targets(piece.labels)]
-        report.split += bool(pieces)
-        report.untrained += not pieces
-        return pieces
+        return pieces, "split" if pieces else "untrained"
     if cut:
         group = [cut_row(row, 0, rules.sequence_len) for row in group]
     if not all(targets(row.labels) for row in group):
-        report.untrained += 1
-        return []
-    report.truncated += cut
-    return group
+        return [], "untrained"
+    return group, "truncated" if cut else ""
 
 
 def cut_row(row: Encoded, start: int, stop: int) -> Encoded:

@@ -6,19 +6,15 @@ import math
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from .batch import Batch, StepBatch
 from .mixture import Mixture
 from .packing import plan_packs
 from .store import TokenRows
 from .tokenize import IGNORE
-
-if TYPE_CHECKING:
-    import torch
 
 AHEAD = 2
 """Steps that are put together before they are asked for."""
@@ -27,47 +23,6 @@ SIMILAR = 64
 """Steps whose rows are sorted together where rows are grouped by length."""
 
 Indices = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Batch:
-    """What goes through the model at once. All tensors are int64 [rows, positions].
-
-    Attributes:
-        input_ids: Tokens; `pad_id` after a row's end.
-        labels: The token that each position is to predict, -100 where none is trained: shifted
-            already, and never across the end of a document.
-        position_ids: Position in the document. In packs they restart at 0 with each document,
-            and once more where the padding begins.
-        weights: Weight of each label's loss, float32; `None`: 1 where there is a label.
-    """
-
-    input_ids: torch.Tensor
-    labels: torch.Tensor
-    position_ids: torch.Tensor
-    weights: torch.Tensor | None = None
-
-    def to(self, device: Any) -> Batch:
-        """Return the batch on another device."""
-        parts = (self.input_ids, self.labels, self.position_ids, self.weights)
-        return Batch(*(p if p is None else p.to(device, non_blocking=True) for p in parts))  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True)
-class StepBatch:
-    """One optimizer step.
-
-    Attributes:
-        micro_batches: Those of this data-parallel rank; every rank has equally many.
-        trained_tokens: Trained targets of the whole global batch, over all ranks.
-        loss_weight: Sum of their weights: what the sum of their losses is divided by.
-        tokens: Tokens of the whole global batch, without padding.
-    """
-
-    micro_batches: list[Batch]
-    trained_tokens: int
-    tokens: int
-    loss_weight: float
 
 
 class BatchLoader:
@@ -95,6 +50,7 @@ class BatchLoader:
         multiple: Positions are rounded up to a multiple of this.
         mixture: Which rows each epoch has; all of them, once, if left out.
         group_by_length: Without packing: rows of similar length share a global batch.
+        pin_memory: Put batches where a GPU can copy them from by itself.
 
     Raises:
         ValueError: A row is longer than `sequence_len`, `pad_to` is below it, or there are no rows.
@@ -117,6 +73,7 @@ class BatchLoader:
         multiple: int = 1,
         mixture: Mixture | None = None,
         group_by_length: bool = False,
+        pin_memory: bool = False,
     ) -> None:
         if not len(rows):
             raise ValueError("there are no rows")
@@ -128,13 +85,14 @@ class BatchLoader:
         self._micro = micro_batch_size
         self._rank, self._ranks = dp_rank, dp_size
         self._capacity = sequence_len
-        self._packing = packing
+        self.packing = packing
         self._pad_to = sequence_len if packing and pad_to is None else pad_to
         self._pad_id = pad_id
         self._seed, self._shuffle = seed, shuffle
         self._multiple = multiple
         self._mixture = mixture
         self._group = group_by_length
+        self._pin = pin_memory
         self._plan: tuple[int, Indices, Indices] | None = None
         self.global_batch = micro_batch_size * accumulation * dp_size
         """Samples in one step over all ranks."""
@@ -152,7 +110,7 @@ class BatchLoader:
             chosen = np.arange(count) if self._mixture is None else self._mixture.rows(epoch)
             lengths = self.rows.lengths[chosen].astype(np.int64)
             rng = np.random.default_rng([self._seed, epoch]) if self._shuffle else None
-            if self._packing:
+            if self.packing:
                 order, offsets = plan_packs(lengths, self._capacity, rng)
             else:
                 offsets = np.arange(len(chosen) + 1)
@@ -167,7 +125,7 @@ class BatchLoader:
 
     def _begin(self, epoch: int) -> int:
         """Return how many steps come before an epoch."""
-        if not (self._packing and self._mixture is not None and self._mixture.varies):
+        if not (self.packing and self._mixture is not None and self._mixture.varies):
             return epoch * self.steps_per_epoch
         while len(self._begins) <= epoch:
             self._begins.append(self._begins[-1] + self._steps_in(len(self._begins) - 1))
@@ -265,12 +223,13 @@ class BatchLoader:
                 labels[line, at : end - 1] = row_labels[1:]
                 if weights is not None:
                     weights[line, at : end - 1] = self.rows.weights(int(row))[1:]  # type: ignore[index]
-                if self._packing:
+                if self.packing:
                     # What follows restarts here: the next document, or the padding.
                     positions[line, end:] = np.arange(width - end)
                 at = end
         arrays = (ids, labels, positions, weights)
-        return Batch(*(a if a is None else torch.from_numpy(a) for a in arrays))  # type: ignore[arg-type]
+        batch = Batch(*(a if a is None else torch.from_numpy(a) for a in arrays))  # type: ignore[arg-type]
+        return batch.pinned() if self._pin else batch
 
 
 def _up(value: int, multiple: int) -> int:

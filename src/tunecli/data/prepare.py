@@ -58,7 +58,9 @@ class Prepared:
 Opened = list[tuple[Source, Format]]
 
 
-def prepare(config: Config, tokenizer: Any, reporter: Reporter) -> Prepared:
+def prepare(
+    config: Config, tokenizer: Any, reporter: Reporter, may_be_empty: bool = False
+) -> Prepared:
     """Read, render, tokenize, mask and cache all sources; or take them from the cache.
 
     Several processes may call this at once: one builds, the others wait and load.
@@ -67,6 +69,7 @@ def prepare(config: Config, tokenizer: Any, reporter: Reporter) -> Prepared:
         config: The whole configuration.
         tokenizer: A fast tokenizer, its chat template set.
         reporter: Where progress and counts are shown.
+        may_be_empty: Do without rows, so that those that were dropped can be looked at.
 
     Raises:
         DataError: A source, row, template or split cannot be used, or nothing can be trained.
@@ -94,11 +97,14 @@ def prepare(config: Config, tokenizer: Any, reporter: Reporter) -> Prepared:
         path=str(directory),
         notes=notes,
     )
+    if not may_be_empty:
+        _check(report.train, train, config)
+        _check(report.eval, evaluation, config)
     rows = TokenRows(directory / "train")
     held_out = TokenRows(directory / "eval") if report.eval is not None else None
-    if config.val_set_size:
+    if config.val_set_size and len(rows):
         rows, held_out = split_rows(rows, config.val_set_size, config.seed)
-    mixture = _mixture(config, rows, [len(source.parts) for source, _ in train])
+    mixture = _mixture(config, rows)
     report.paired = rows.paired
     report.train_rows, report.eval_rows = len(rows), len(held_out) if held_out else 0
     report.show(reporter, config.sequence_len, config.min_sample_len)
@@ -152,11 +158,9 @@ def _open(entries: list[DatasetEntry], config: Config, tokenizer: Any, notes: li
     return opened
 
 
-def _mixture(config: Config, rows: TokenRows, parts: list[int]) -> Mixture:
-    """Tell the rows of each entry of `datasets`, which has `parts` files each, and their shares."""
-    last = np.cumsum(parts)
-    source = np.searchsorted(last, rows.part, side="right")
-    groups = [np.flatnonzero(source == index) for index in range(len(parts))]
+def _mixture(config: Config, rows: TokenRows) -> Mixture:
+    """Tell the rows of each entry of `datasets`, and their shares."""
+    groups = [np.flatnonzero(rows.entry == index) for index in range(len(config.datasets))]
     sizes = [len(group) for group in groups]
     return Mixture(
         groups,
@@ -179,7 +183,6 @@ def _build(
             reporter.info(f"tokenizing {', '.join(f.entry.path for _, f in sources)}")
             # Evaluation rows that are equal to training rows are duplicates, too.
             report = encode_sources(sources, config, encoder, temporary / name, reporter, seen)
-            _check(report, sources, config)
             reports[name] = asdict(report)
         (temporary / "report.json").write_text(json.dumps(reports, indent=2), encoding="utf-8")
 
@@ -216,20 +219,24 @@ def encode_sources(
                 if paired not in (None, block.paired):
                     raise DataError("datasets: preference pairs and ordinary rows cannot be mixed")
                 paired = block.paired
-            writer.write(block.rows, block.origins)
+            writer.write(block.rows, block.origins, block.fates)
             task.advance(block.report.read)
-        writer.close([part.place for source, _ in sources for part in source.parts], bool(paired))
+        places, entries = zip(
+            *((part.place, i) for i, (source, _) in enumerate(sources) for part in source.parts),
+            strict=True,
+        )
+        writer.close(places, entries, bool(paired))
     return report
 
 
-def _check(report: SetReport, sources: Opened, config: Config) -> None:
-    if report.kept:
+def _check(report: SetReport | None, sources: Opened, config: Config) -> None:
+    if report is None or report.kept:
         return
     names = ", ".join(row_format.entry.path for _, row_format in sources)
     causes = "; ".join(report.causes(config.sequence_len, config.min_sample_len))
     raise DataError(
         f"{names}: no trainable tokens: {report.read} rows read"
-        + (f", of which {causes}" if causes else "")
+        + (f", of which {causes}; tunecli inspect --only-untrained shows them" if causes else "")
     )
 
 

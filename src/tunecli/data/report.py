@@ -13,6 +13,9 @@ from .tokenize import Encoded
 EXAMPLES = 3
 """Invalid rows that are named, besides being counted."""
 
+FATES = ("invalid", "too_long", "too_short", "untrained", "duplicates", "truncated", "split")
+"""What may become of a row, as counted by `SetReport`; all but the last two drop it."""
+
 
 @dataclass
 class SetReport:

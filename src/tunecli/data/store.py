@@ -17,11 +17,17 @@ import numpy.typing as npt
 
 from .tokenize import IGNORE, Encoded, FloatArray, IntArray
 
+Indices = npt.NDArray[np.int64]
+
 Origin = tuple[int, int]
 """Index of the file, and line or row in it."""
 
 COLUMNS = {"ids": np.int32, "labels": np.int32, "length": np.int32, "trained": np.int32,
            "weight": np.float64, "part": np.int32, "number": np.int64}  # fmt: skip
+Fate = tuple[int, int, int]
+"""Origin of a row that was dropped, cut or split, and the index of what it was in `FATES`."""
+
+FATE = np.dtype([("part", np.int32), ("number", np.int64), ("fate", np.int8)])
 WEIGHTS = "weights"
 """Column of float32, there only if some row has weights."""
 
@@ -32,7 +38,7 @@ class RowWriter:
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True)
         self._directory = directory
-        self._files = {name: (directory / f"{name}.bin").open("wb") for name in COLUMNS}
+        self._files = {name: (directory / f"{name}.bin").open("wb") for name in (*COLUMNS, "fates")}
         self._max_id = -1
         self._tokens = 0
 
@@ -46,8 +52,11 @@ class RowWriter:
         for file in self._files.values():
             file.close()
 
-    def write(self, rows: Sequence[Encoded], origins: Sequence[Origin]) -> None:
-        """Append rows; `origins` says where each comes from."""
+    def write(
+        self, rows: Sequence[Encoded], origins: Sequence[Origin], fates: Sequence[Fate] = ()
+    ) -> None:
+        """Append rows; `origins` says where each comes from, `fates` what became of some."""
+        self._files["fates"].write(np.array(list(fates), FATE).tobytes())
         if not rows:
             return
         ids = np.concatenate([row.ids for row in rows])
@@ -79,16 +88,18 @@ class RowWriter:
             weights = row.labels != IGNORE if row.weights is None else row.weights
             self._files[WEIGHTS].write(np.asarray(weights, np.float32).tobytes())
 
-    def close(self, places: Sequence[str], paired: bool = False) -> None:
+    def close(self, places: Sequence[str], entries: Sequence[int], paired: bool = False) -> None:
         """Finish.
 
         Args:
             places: Texts before a row's number in its origin, by part.
+            entries: Index of the entry of `datasets` that each part belongs to.
             paired: Rows are preference pairs: chosen and rejected in turn.
         """
         for file in self._files.values():
             file.close()
-        meta = {"max_id": self._max_id, "places": list(places), "paired": paired}
+        meta = {"max_id": self._max_id, "places": list(places), "entries": list(entries),
+                "paired": paired}  # fmt: skip
         (self._directory / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
 
 
@@ -111,6 +122,12 @@ class TokenRows:
         trained: Trained targets of each row, int32 [rows]: labels from the second position on
             that are not -100. The first token of a row is never a target.
         part: Index of the file that each row comes from, int32 [rows].
+        number: Line or row in that file, int64 [rows].
+        entry: Index of the entry of `datasets` that each row comes from, int64 [rows].
+        entries: The same, by file, int64 [files].
+        places: Text before the number of a row in its origin, by file.
+        fates: What became of rows that were dropped, cut or split, `FATE` [such rows]; of the
+            whole store.
         weight: Sum of the weights of each row's trained targets, float64 [rows].
         weighted: Whether any row has weights other than 1.
         max_id: Highest token id or label of the whole store, -1 if there is none.
@@ -127,13 +144,16 @@ class TokenRows:
         self._weights = _mapped(file, np.float32) if file.exists() else None
         self._offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
         self._index = np.arange(len(lengths)) if index is None else index
-        self._places: list[str] = meta["places"]
+        self.places: list[str] = meta["places"]
+        self.entries = np.array(meta["entries"], np.int64)
         self.max_id: int = meta["max_id"]
         self.paired: bool = meta["paired"]
         self.lengths: IntArray = np.asarray(lengths)[self._index]
         self.trained: IntArray = np.asarray(self._columns["trained"])[self._index]
         self.part: IntArray = np.asarray(self._columns["part"])[self._index]
-
+        self.number: Indices = np.asarray(self._columns["number"])[self._index]
+        self.entry: Indices = self.entries[self.part]
+        self.fates = _mapped(directory / "fates.bin", FATE)
         self.weight: npt.NDArray[np.float64] = np.asarray(self._columns["weight"])[self._index]
         self.weighted = self._weights is not None
 
@@ -159,12 +179,10 @@ class TokenRows:
 
     def origin(self, i: int) -> str:
         """Return file and line (or row) where row `i` comes from."""
-        stored = self._index[i]
-        place = self._places[self._columns["part"][stored]]
-        return f"{place}{self._columns['number'][stored]}"
+        return f"{self.places[self.part[i]]}{self.number[i]}"
 
 
-def _mapped(path: Path, kind: type) -> npt.NDArray[Any]:
+def _mapped(path: Path, kind: npt.DTypeLike) -> npt.NDArray[Any]:
     # An empty file cannot be mapped.
     if path.stat().st_size == 0:
         return np.zeros(0, kind)

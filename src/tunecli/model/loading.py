@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import ConfigError, ModelError, Problem
-from .attention import resolve_attention
+from .attention import resolve_attention, settle_attention
 from .sliced import empty_model
 
 if TYPE_CHECKING:
@@ -120,10 +120,15 @@ def load_model(
             )
         except (OSError, ValueError, KeyError, ImportError) as error:
             raise ModelError(f"{config.base_model} cannot be loaded: {error}") from error
+    for module in model.modules() if config.load_in_4bit else ():
+        # On some CPUs evaluation would bring the weights into a form that knows no backward.
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
     # A padding index would keep that row of the embedding from learning, which is wrong where
     # the pad token is a real one, too. Padding itself gets no gradient anyhow.
     model.get_input_embeddings().padding_idx = None
     fit_vocabulary(model, vocabulary, config)
+    settle_attention(model, config)
     return model
 
 

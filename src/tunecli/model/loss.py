@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import inspect
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import distributed as dist
+from torch import nn
 from torch.nn import functional as F
+
+from ..data import Batch
+from .attention import document_arguments
+from .linear_loss import linear_cross_entropy
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from ..data import Batch
     from ..parallel.context import ContextSplit
+    from .precision import Precision
 
 IGNORE = -100
 """Label of a position that is not trained."""
@@ -30,19 +36,28 @@ class TokenLoss:
         tp_group: Processes that share the vocabulary; each has the logits of its part.
         tp_rank: Which part this process has.
         context: How rows are split over processes, if they are.
+        head: How logits are made: for all tokens; for trained ones (`kept`), most of a conversation
+            being none; or for these, some at a time (`parts`, see `linear_loss`).
     """
 
     tp_group: dist.ProcessGroup | None = None
     tp_rank: int = 0
     context: ContextSplit | None = None
+    head: Literal["all", "kept", "parts"] = "all"
 
     def __call__(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
         """Return the sum for one micro-batch (see `tunecli.data.Batch`)."""
-        logits, places = self.logits(model, batch.input_ids, batch.position_ids)
-        logits_ND = logits.flatten(0, 1).float()
-        labels_N = batch.labels[:, places].flatten()
-        weights = batch.weights
-        weights_N = None if weights is None else weights[:, places].flatten()
+        if self.head == "parts":
+            places_N = batch.targets
+            hidden_ND = _hidden(model, batch)[places_N]
+        else:
+            logits_ND, places_N = self.logits(model, batch)
+        labels_N = batch.labels.flatten()[places_N]
+        weights_N = None if batch.weights is None else batch.weights.flatten()[places_N]
+        if self.head == "parts":
+            weight_VD = model.get_output_embeddings().weight
+            return linear_cross_entropy(hidden_ND, weight_VD, labels_N, weights_N)
+        logits_ND = logits_ND.float()
         if self.tp_group is not None:
             return vocab_parallel_cross_entropy(
                 logits_ND, labels_N, self.tp_group, self.tp_rank, weights_N
@@ -52,29 +67,78 @@ class TokenLoss:
         losses = F.cross_entropy(logits_ND, labels_N, ignore_index=IGNORE, reduction="none")
         return (losses * weights_N).sum()
 
-    def logits(
-        self, model: PreTrainedModel, input_ids: torch.Tensor, position_ids: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Run the model; return the logits that this process has, and for which positions.
-
-        Args:
-            model: A causal language model.
-            input_ids: Tokens of whole rows, `[batch, sequence]`.
-            position_ids: Position of each token in its document, `[batch, sequence]`. A value
-                that does not follow its left neighbour's starts a document of its own.
+    def logits(self, model: PreTrainedModel, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Run the model; return the logits that this process has, and for which tokens.
 
         Returns:
-            `[batch, sequence / c, vocabulary / t]`, and the places in the row, `[sequence / c]`.
+            `[tokens, vocabulary / t]`, and the places of these tokens in the batch, its rows laid
+            end to end, `[tokens]`.
         """
-        places = torch.arange(input_ids.shape[1], device=input_ids.device)
-        extra: dict[str, Any] = {}
+        rows, length = batch.input_ids.shape
+        input_ids, position_ids = batch.input_ids, batch.position_ids
+        places_N = torch.arange(rows * length, device=input_ids.device)
+        extra = document_arguments(model, batch.documents)
         if self.context is not None:
             places, extra["context"] = self.context.split(position_ids)
             input_ids, position_ids = input_ids[:, places], position_ids[:, places]
+            places_N = places_N.view(rows, length)[:, places].flatten()
+        elif self.head == "kept" and rows == 1:
+            extra["logits_to_keep"] = places_N = batch.targets
         # No attention mask: padding stands right of all that it could disturb, and transformers
         # looks for document boundaries in the positions only when it is given no mask.
         output = model(input_ids=input_ids, position_ids=position_ids, use_cache=False, **extra)
-        return output.logits, places
+        logits_ND = output.logits.flatten(0, 1)
+        if self.context is None and self.head == "kept" and rows > 1:
+            places_N = batch.targets
+            logits_ND = logits_ND[places_N]
+        return logits_ND, places_N
+
+
+def _hidden(model: PreTrainedModel, batch: Batch) -> torch.Tensor:
+    """Return what the output embedding gets, `[rows * positions, width]`, in its compute type."""
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    output = inner.base_model(
+        input_ids=batch.input_ids,
+        position_ids=batch.position_ids,
+        use_cache=False,
+        **document_arguments(model, batch.documents),
+    )
+    hidden: torch.Tensor = output.last_hidden_state.flatten(0, 1)
+    device = hidden.device.type
+    if torch.is_autocast_enabled(device):
+        hidden = hidden.to(torch.get_autocast_dtype(device))
+    return hidden
+
+
+@torch.no_grad()
+def fit_loss(
+    loss: TokenLoss, model: PreTrainedModel, precision: Precision, alone: bool
+) -> TokenLoss:
+    """Choose how logits are made for this model, the way that needs least memory.
+
+    Args:
+        loss: The loss for the mesh.
+        model: The model as it is trained.
+        precision: Numeric types.
+        alone: There is no other process: weights are whole.
+    """
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    if "logits_to_keep" not in inspect.signature(inner.forward).parameters:
+        return loss
+    head = model.get_output_embeddings()
+    # In float16 the gradients of single logits vanish unless they are scaled before they are made.
+    if not alone or type(head) is not nn.Linear or precision.compute == torch.float16:
+        return replace(loss, head="kept")
+    # Some families scale or squash what the output embedding gives: then it alone is not enough.
+    ids = torch.arange(8, device=precision.device)[None] % model.config.vocab_size
+    batch = Batch(ids, ids, ids)
+    training = model.training
+    model.eval()
+    with precision.autocast():
+        logits, _ = loss.logits(model, batch)
+        plain = torch.equal(logits, head(_hidden(model, batch)))
+    model.train(training)
+    return replace(loss, head="parts" if plain else "kept")
 
 
 class _VocabParallelCrossEntropy(torch.autograd.Function):

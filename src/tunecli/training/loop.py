@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,95 +20,16 @@ from ..model.saving import save_model, save_tokenizer
 from ..parallel.gradients import clip_gradients
 from . import checkpoint as ckpt
 from .evaluate import Evaluation, evaluate
-from .metrics import MetricsLog, peak_memory_gib
+from .job import Job, TrainResult
+from .metrics import MetricsLog, Reading, peak_memory_gib
 from .schedule import Calendar, Schedule
 from .state import TrainState
 from .trackers import Trackers
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from ..config import Config
-    from ..data import BatchLoader, StepBatch
-    from ..model.loss import TokenLoss
-    from ..model.precision import Precision
-    from ..model.tokenizer import Vocabulary
-    from ..parallel import Mesh
-    from ..reporter import Reporter
+    from ..data import StepBatch
 
 RESULT = "result.json"
-
-
-@dataclass(frozen=True)
-class Job:
-    """All that a run works with, as the builder made it.
-
-    Attributes:
-        config: The effective configuration.
-        mesh: Where this process stands.
-        precision: Numeric types.
-        loss: Sum of token losses of a micro-batch.
-        vocabulary: The tokenizer.
-        model: With its adapter, on the device, in training mode.
-        optimizer: Over the trained parameters.
-        train_loader: Global batches by epoch and index.
-        eval_loader: Evaluation batches, if there are evaluation rows.
-        data_key: Identity of the prepared data.
-        reporter: Whom to tell.
-    """
-
-    config: Config
-    mesh: Mesh
-    precision: Precision
-    loss: TokenLoss
-    vocabulary: Vocabulary
-    model: PreTrainedModel
-    optimizer: torch.optim.Optimizer
-    train_loader: BatchLoader
-    eval_loader: BatchLoader | None
-    data_key: str
-    reporter: Reporter
-
-    @property
-    def output_dir(self) -> Path:
-        """Directory of the run."""
-        return Path(self.config.output_dir).expanduser()
-
-    @property
-    def total_steps(self) -> int:
-        """Optimizer steps of the whole run."""
-        if self.config.max_steps is not None:
-            return self.config.max_steps
-        return self.train_loader.steps(self.config.num_epochs)
-
-
-@dataclass(frozen=True)
-class TrainResult:
-    """How a run ended.
-
-    Attributes:
-        output_dir: Where the final model is.
-        steps: Optimizer steps made, earlier parts of a resumed run included.
-        loss: Last logged training loss.
-        eval_loss: Last evaluation loss.
-        best_step: Step of the best evaluation.
-        best_checkpoint: Its checkpoint, if it was saved.
-        stopped_early: Whether patience ran out.
-        tokens: Tokens read.
-        trained_tokens: Targets trained.
-        seconds: Time in training steps.
-    """
-
-    output_dir: str
-    steps: int
-    loss: float | None
-    eval_loss: float | None
-    best_step: int | None
-    best_checkpoint: str | None
-    stopped_early: bool
-    tokens: int
-    trained_tokens: int
-    seconds: float
 
 
 class Trainer:
@@ -142,6 +62,8 @@ class Trainer:
         self.last_loss: float | None = None
         self.last_evaluation: Evaluation | None = None
         self.metrics: MetricsLog | None = None
+        self._reading: Reading | None = None
+        self._norm = self._rate = self._waited = 0.0
         self.trackers = Trackers([])
         self._depends_on: dict[str, Any] = {
             "data": job.data_key,
@@ -173,10 +95,10 @@ class Trainer:
             with job.reporter.task("training", self.total, "steps") as task:
                 task.advance(self.state.step)
                 for batch in job.train_loader.iterate(self.state.step, self.total):
-                    values = self._step(batch)
+                    self._step(batch)
                     status = ""
                     if self.state.step % job.config.logging_steps == 0 or self._at_end:
-                        status = self._log(values)
+                        status = self._log()
                     task.advance(1, status)
                     better = self.evaluations.due(self.state.step) and self._evaluate()
                     if self.saves.due(self.state.step) or (better and self._saves_best):
@@ -208,8 +130,8 @@ class Trainer:
         config = self.job.config
         return config.save_strategy == "best" or config.load_best_model_at_end
 
-    def _step(self, batch: StepBatch) -> dict[str, float]:
-        """Make one optimizer step; return loss sum, gradient norm and learning rate."""
+    def _step(self, batch: StepBatch) -> None:
+        """Make one optimizer step. What came of the one before is looked at on the way."""
         job = self.job
         start = time.perf_counter()
         rate = job.config.learning_rate * self.schedule.factor(self.state.step)
@@ -229,30 +151,53 @@ class Trainer:
         self.scaler.unscale_(job.optimizer)
         norm = clip_gradients(job.model.parameters(), job.config.max_grad_norm)
         job.mesh.sum_over_tokens(loss_sum)
-        values = {"loss_sum": loss_sum.item(), "grad_norm": norm.item(), "learning_rate": rate}
-        self._check_finite(values)
+        self._settle()
+        read = torch.stack([loss_sum.double(), norm.to(loss_sum.device).double()])
+        self._reading = Reading(self.state.step + 1, read, ("loss_sum", "grad_norm"))
+        if self._reading.here:
+            self._settle()
         self.scaler.step(job.optimizer)
         self.scaler.update()
         job.optimizer.zero_grad(set_to_none=True)
-        seconds = time.perf_counter() - start
+        waited, self._waited = job.train_loader.waited - self._waited, job.train_loader.waited
 
         state = self.state
         state.step += 1
         state.epoch = job.train_loader.epochs_at(state.step)
         state.tokens += batch.tokens
         state.trained_tokens += batch.trained_tokens
-        state.seconds += seconds
-        sums = {
-            "loss_sum": values["loss_sum"],
-            "loss_weight": batch.loss_weight,
-            "tokens": batch.tokens,
-            "seconds": seconds,
-        }
-        for name, value in sums.items():
-            state.interval[name] = state.interval.get(name, 0) + value
-        return values
+        self._rate = rate
+        seconds = waited + time.perf_counter() - start
+        self._add(
+            loss_weight=batch.loss_weight, tokens=batch.tokens, waited=waited, seconds=seconds
+        )
 
-    def _check_finite(self, values: dict[str, float]) -> None:
+    def _add(self, **sums: float) -> None:
+        for name, value in sums.items():
+            self.state.interval[name] = self.state.interval.get(name, 0) + value
+        self.state.seconds += sums.get("seconds", 0)
+
+    def _settle(self) -> None:
+        """Take in the numbers of the last step; stop if they are none.
+
+        On a GPU its update may have been made already. Nothing is logged, evaluated or saved
+        before this was called, so the damage stays in this process.
+        """
+        if self._reading is None:
+            return
+        reading, self._reading = self._reading, None
+        values = reading.values()
+        self._check_finite(values, reading.step)
+        self._add(loss_sum=values["loss_sum"])
+        self._norm = values["grad_norm"]
+
+    def _wait(self) -> None:
+        """Settle outside a step: what the device still has to do for it is part of its time."""
+        start = time.perf_counter()
+        self._settle()
+        self._add(seconds=time.perf_counter() - start)
+
+    def _check_finite(self, values: dict[str, float], step: int) -> None:
         bad = [name for name in ("loss_sum", "grad_norm") if not math.isfinite(values[name])]
         if self.scaler.is_enabled() and "loss_sum" not in bad:
             # With fp16 an overflow of the scaled gradients is ordinary: the scaler skips the step.
@@ -260,25 +205,27 @@ class Trainer:
         if bad:
             name = bad[0].removesuffix("_sum").replace("grad_norm", "gradient norm")
             raise TrainingError(
-                f"the {name} of step {self.state.step + 1} is {values[bad[0]]}: stopped before "
-                "the update, so checkpoints before it are good. Usual causes: learning_rate "
+                f"the {name} of step {step} is {values[bad[0]]}: stopped before anything was saved "
+                "of it, so checkpoints before it are good. Usual causes: learning_rate "
                 f"{self.job.config.learning_rate:g} too high, no warm-up, fp16 instead of bf16, "
                 "or damaged base weights"
             )
 
-    def _log(self, values: dict[str, float]) -> str:
+    def _log(self) -> str:
         """Write a line of metrics over the steps since the last one; return it for the screen."""
+        self._wait()
         state, sums = self.state, self.state.interval
         loss = sums["loss_sum"] / sums["loss_weight"]
         line = {
             "step": state.step,
             "epoch": state.epoch,
             "loss": loss,
-            "grad_norm": values["grad_norm"],
-            "learning_rate": values["learning_rate"],
+            "grad_norm": self._norm,
+            "learning_rate": self._rate,
             "tokens": state.tokens,
             "trained_tokens": state.trained_tokens,
             "tokens_per_second": sums["tokens"] / max(sums["seconds"], 1e-9),
+            "data_wait": sums["waited"] / max(sums["seconds"], 1e-9),
             "memory_gib": peak_memory_gib(self.job.precision.device),
             "seconds": state.seconds,
         }
@@ -309,6 +256,7 @@ class Trainer:
 
     def _evaluate(self) -> bool:
         """Evaluate, log, and return whether the loss is the best so far."""
+        self._wait()
         job, state = self.job, self.state
         assert job.eval_loader is not None
         result = evaluate(
@@ -334,6 +282,7 @@ class Trainer:
         return better
 
     def _save(self) -> None:
+        self._wait()
         job, state = self.job, self.state
         if self.scaler.is_enabled():
             state.scaler = self.scaler.state_dict()

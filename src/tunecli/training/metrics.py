@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,40 @@ class MetricsLog:
         """Append one line. Floats keep their full precision."""
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(values) + "\n")
+
+
+class Reading:
+    """Numbers of a step on their way from the device to the host.
+
+    Asking a GPU for a number makes the host wait until all that was queued before is done, and
+    the GPU wait for the host to queue more. A copy that is only looked at one step later stalls
+    neither.
+
+    Args:
+        step: Number of the step, from 1.
+        values: Float tensor of `names`' length, on any device.
+        names: What the values are.
+    """
+
+    def __init__(self, step: int, values: torch.Tensor, names: Sequence[str]) -> None:
+        self.step = step
+        self._names = names
+        self._host = values.to("cpu", non_blocking=True)
+        self._done: torch.cuda.Event | None = None
+        if values.is_cuda:
+            self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._done.record()
+
+    @property
+    def here(self) -> bool:
+        """Whether nothing is to be waited for."""
+        return self._done is None
+
+    def values(self) -> dict[str, float]:
+        """Return the values by name; waits for them."""
+        if self._done is not None:
+            self._done.synchronize()
+        return dict(zip(self._names, self._host.tolist(), strict=True))
 
 
 def _step(line: str) -> float:

@@ -9,7 +9,7 @@ from pydantic import Field, SecretStr
 from .base import Count, Section
 
 AttentionName = Literal[
-    "auto", "sdpa", "eager", "flex_attention", "flash_attention_2", "flash_attention_3"
+    "auto", "sdpa", "varlen", "eager", "flex_attention", "flash_attention_2", "flash_attention_3"
 ]
 
 
@@ -58,7 +58,9 @@ class ModelConfig(Section):
     """Round the embedding up to a multiple of 32 rows when it must grow."""
 
     attn_implementation: AttentionName = "auto"
-    """Attention kernel. `auto` takes `sdpa`, which is everywhere."""
+    """Attention backend. `varlen` works on each document of a pack alone, with torch's own kernels;
+    `sdpa` and `eager` need a mask over whole packs. `auto`: `varlen` for packs, else `sdpa`, or
+    what the model needs."""
     bf16: bool | Literal["auto"] = "auto"
     """Compute in bfloat16 over float32 master weights. `auto`: where the GPU has it."""
     fp16: bool = False

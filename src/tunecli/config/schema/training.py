@@ -38,7 +38,10 @@ class TrainingConfig(Section):
     """Seed of the order of rows, of dropout, of the split and of fresh weights."""
 
     optimizer: str = "adamw_torch_fused"
-    """Optimizer by name: `adamw_torch_fused`, `adamw_torch`, `sgd`, or one registered with
+    """Optimizer by name: `adamw_torch_fused`, `adamw_torch`, `adafactor`, `muon`, `sgd`; with
+    small states from torchao (`adamw_torch_8bit`, `adamw_torch_4bit`, `adamw_torch_fp8`) or from
+    bitsandbytes (`adamw_bnb_8bit`, `paged_adamw_8bit`, `paged_adamw_32bit`, `lion_8bit`,
+    `lion_32bit`, `paged_lion_8bit`, `paged_lion_32bit`); `lion_pytorch`; or one registered with
     `tunecli.register_optimizer`."""
     optim_args: dict[str, Any] = Field(default_factory=dict)
     """More arguments for the optimizer, such as `{momentum: 0.9}` for `sgd`."""
