@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tunecli.config import Config, DatasetEntry, FsdpConfig, load_config
+from tunecli.config import Config, DatasetEntry, FsdpConfig, PromptFormat, load_config
 from tunecli.config.axolotl import ENTRY_KEYS, FSDP_KEYS, KEYS
 from tunecli.errors import ConfigError, Problem
 
@@ -158,32 +158,85 @@ def test_keys_of_entries(load: Load, problems: Problems) -> None:
     config = load(text, base=base, note=notes.append)
     assert config.datasets == [DatasetEntry(path="d", train_on_eot="turn")]
     assert notes == []
-    found = problems("    field_chosen: x\n    step_separator: y\n    trust_remote_code: true\n",
+    found = problems("    system_format: x\n    step_separator: y\n    trust_remote_code: true\n",
                      base=base)  # fmt: skip
     assert {problem.line for problem in found.values()} == {5, 6, 7}
     assert "never run" in str(found["datasets.0.trust_remote_code"].remedy)
+    assert "as a mapping" in str(found["datasets.0.system_format"].remedy)
 
 
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("alpaca:chat", "type: alpaca"),
-        ("alpaca:phi", "type: alpaca"),
-        ("jeopardy", "field_instruction"),
         ("sharegpt", "field_messages: conversations"),
-        ("chatml.ultra", "preference data"),
-        ("bradley_terry.chat_template", "preference data"),
-        ("chat_template.argilla", "type: chat_template"),
         ("stepwise_supervised", "reward models"),
-        ("{system_prompt: x}", "field_instruction"),
+        ("rwd.gsm8k_transform", "reinforcement learning"),
+        ("metharme", "as `type`"),
+        ("creative_acr.load_revise", "as `type`"),
+        ("user_defined.default", "a mapping"),
     ],
 )
-def test_types_of_axolotl(problems: Problems, kind: str, words: str) -> None:
+def test_types_of_axolotl_that_do_not_exist(problems: Problems, kind: str, words: str) -> None:
     base = f"base_model: m\nlearning_rate: 1\ndatasets:\n  - path: d\n    type: {kind}\n"
     found = problems(base=base)
     assert list(found) == ["datasets.0.type"]
     assert words in str(found["datasets.0.type"].remedy)
     assert found["datasets.0.type"].line == 5
+
+
+def test_types_of_axolotl_with_another_name(load: Load, problems: Problems) -> None:
+    base = "base_model: m\nlearning_rate: 1\ndatasets:\n  - path: d\n    type: "
+    assert load(base=f"{base}chat_template.default\n").datasets[0].type == "chat_template"
+    entry = load(base=f"{base}pretrain\n    text_column: body\n").datasets[0]
+    assert (entry.type, entry.field) == ("completion", "body")
+    notes: list[str] = []
+    text = f"{base}chat_template.default\n    field_chosen: good\n    field_messages: talk\n"
+    entry = load(base=text, note=notes.append).datasets[0]
+    assert (entry.type, entry.field_prompt, entry.field_chosen) == (
+        "preference:chat_template", "talk", "good",
+    )  # fmt: skip
+    assert "c.yaml:5:5: datasets.0.type:" in notes[0]
+    assert list(problems("rl: dpo\n", base=f"{base}chat_template.default\n")) == ["rl"]
+
+
+def test_a_mapping_as_type(load: Load, problems: Problems) -> None:
+    base = "base_model: m\nlearning_rate: 1\ndatasets:\n  - path: d\n    type:\n"
+    entry = load(
+        base=base + "      system_prompt:\n      field_instruction: q\n"
+        "      format: '{{x}} {instruction} {input}'\n      no_input_format: '{instruction}'\n"
+    ).datasets[0]
+    assert entry.type == PromptFormat(
+        field_instruction="q", format="{{x}} {instruction} {input}", no_input_format="{instruction}"
+    )
+    assert entry.format_name == "alpaca"
+    found = problems(
+        base=base + "      format: 'a {instrction}'\n      no_input_format: '{input'\n"
+        "      system_format: '{a!r}'\n      prompt: x\n"
+    )
+    # An unknown key hides the rules between keys.
+    assert list(found) == ["datasets.0.type.prompt"]
+    found = problems(
+        base=base + "      format: 'a {instrction}'\n      no_input_format: '{input'\n"
+        "      system_format: '{a!r}'\n    field_input: x\n"
+    )
+    assert [(key, problem.line) for key, problem in found.items()] == [
+        ("datasets.0.type.format", 6), ("datasets.0.type.no_input_format", 7),
+        ("datasets.0.type.system_format", 8), ("datasets.0.field_input", 9),
+    ]  # fmt: skip
+    unknown = found["datasets.0.type.format"]
+    assert "{instrction}" in unknown.message
+    assert "known: instruction, input, system" in str(unknown.remedy)
+    assert "fields: [instrction]" in str(unknown.remedy)
+
+
+def test_a_mapping_for_pairs(load: Load, problems: Problems) -> None:
+    base = "base_model: m\nlearning_rate: 1\ndatasets:\n  - path: d\n    type:\n"
+    entry = load(base=base + "      prompt_format: '{system}{prompt}'\n").datasets[0]
+    assert entry.format_name == "preference"
+    found = problems(base=base + "      field_chosen: a\n      field_output: b\n"
+                     "      chosen_format: '{rejected}'\n")  # fmt: skip
+    assert set(found) == {"datasets.0.type.field_output", "datasets.0.type.chosen_format"}
+    assert "known: chosen" in str(found["datasets.0.type.chosen_format"].remedy)
 
 
 def test_registered_types_pass(load: Load) -> None:

@@ -61,6 +61,14 @@ def test_long_rows_are_split(tmp_path: Path) -> None:
                  excess_length_strategy="raise")  # fmt: skip
 
 
+def test_the_format_decides_on_long_rows_where_the_key_is_left_out(tmp_path: Path) -> None:
+    rows = [{"text": "w0 w1 w2 w3", "prompt": "w0 w1 w2", "completion": " w3"}]
+    data = prepared(tmp_path, rows, entry={"type": "completion"}, sequence_len=3)
+    assert ids(data.train) == [[8, 9, 10], [11, 2]]
+    with pytest.raises(DataError, match="no trainable tokens: 1 rows read, of which 1"):
+        prepared(tmp_path, rows, entry={"type": "prompt_completion"}, sequence_len=3)
+
+
 def test_broken_rows_are_an_error_or_skipped_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     good = '{"text": "w0 w1"}\n'

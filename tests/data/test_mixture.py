@@ -119,7 +119,10 @@ def test_a_share_of_nothing(tmp_path: Path) -> None:
     file = write_jsonl(tmp_path / "a.jsonl", [{"text": "w0 w1"}])
     none = write_jsonl(tmp_path / "b.jsonl", [{"text": "w0 w1 w2 w3 w4"}])
     entries = [{"path": str(p), "type": "completion", "weight": 1} for p in (file, none)]
-    config = make_config(entries, sequence_len=4, dataset_prepared_path=str(tmp_path / "p"))
+    config = make_config(
+        entries, sequence_len=4, excess_length_strategy="drop",
+        dataset_prepared_path=str(tmp_path / "p"),
+    )  # fmt: skip
     with pytest.raises(DataError, match=r"b.jsonl: weight 1, but there is no row"):
         prepare(config, toy_tokenizer(), Log())
 

@@ -7,7 +7,15 @@ from .loader import load_config
 from .local import local_problems
 from .redact import is_secret_key, redact, redact_tree
 from .reference import reference_page
-from .schema import Config, DatasetEntry, FsdpConfig, MessageMappings, ParallelConfig, SpecialTokens
+from .schema import (
+    Config,
+    DatasetEntry,
+    FsdpConfig,
+    MessageMappings,
+    ParallelConfig,
+    PromptFormat,
+    SpecialTokens,
+)
 
 __all__ = [
     "Config",
@@ -15,6 +23,7 @@ __all__ = [
     "FsdpConfig",
     "MessageMappings",
     "ParallelConfig",
+    "PromptFormat",
     "SpecialTokens",
     "choose_backend",
     "dump_config",

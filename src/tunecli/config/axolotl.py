@@ -48,7 +48,8 @@ def _unsupported(text: str, unused: tuple[Any, ...] = ()) -> Rule:
 
 _KERNEL = _ignored("the loss and the kernels are chosen here; results are the same without it")
 _MOE = _unsupported("no mixture-of-experts kernels here; remove the key")
-_PREFERENCE = _unsupported("only supervised fine-tuning is supported; see `type: chat_template`")
+_PREFERENCE = _unsupported("there is no preference loss yet; without the key `tunecli preprocess` "
+                           "reads preference pairs")  # fmt: skip
 _MULTIMODAL = _unsupported("only text models are supported")
 _QUANTIZED = _unsupported("use `load_in_4bit: true` with `adapter: qlora`")
 _PRETRAIN = _unsupported("streaming is not supported yet; use `datasets` with `type: completion`")
@@ -172,12 +173,12 @@ _CHAT_FIELD = _unsupported("use `roles` and `message_property_mappings`")
 
 ENTRY_KEYS: Mapping[str, Rule] = dict(
     [
-        *_each("field_chosen field_rejected", _PREFERENCE),
+        ("text_column", _to("field")),
         *_each("step_separator max_completion_length train_on_last_step_only field_step",
                _unsupported("reward models are not supported")),
         *_each("field_human field_model conversation", _CHAT_FIELD),
-        *_each("format no_input_format system_prompt system_format",
-               _unsupported("use `type: chat_template` with a template of your own")),
+        *_each("format no_input_format system_prompt system_format prompt_format chosen_format "
+               "rejected_format", _unsupported("put it into `type`, as a mapping")),
         *_each("shards shards_idx preprocess_shards",
                _unsupported("use `split`, such as `train[:10%]`")),
         ("trust_remote_code", _unsupported("code of a data set is never run")),
@@ -207,22 +208,36 @@ FSDP_KEYS: Mapping[str, Rule] = dict(
 )  # fmt: skip
 """Keys of `fsdp_config`."""
 
+PAIR_TYPE = "chat_template.default"
+"""Preference pairs where `rl` or `field_chosen` says so, conversations otherwise."""
+
+_OWN_PROMPT = "use a mapping as `type`, with field_instruction, field_output and format"
+_REWARD = "reward models are not supported"
+_CHAT = "use `type: chat_template` with `chat_template: "
+
 TYPES: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("alpaca_chat", "alpaca_w_system", "gpteacher", "jeopardy", "oasst", "reflection",
-         "explainchoice", "concisechoice", "summarizetldr", "context_qa", "creative_acr"),
-        "use `type: alpaca` with field_instruction, field_input and field_output",
-    ),
+    "pretrain": "completion",
+    "chat_template.default": "chat_template",
+}
+"""Types that have another name here."""
+
+FOREIGN_TYPES: Mapping[str, str] = {
     "sharegpt": "use `type: chat_template` with `field_messages: conversations` and "
     "`message_property_mappings: {role: from, content: value}`",
-    **dict.fromkeys(
-        ("bradley_terry", "stepwise_supervised", "chatml", "llama3", "zephyr", "gemma", "orpo",
-         "rwd", "ebft_opencode", "ebft_pretrain", "ebft_strided_structured", "passthrough"),
-        "preference data and reward models are not supported; use `type: chat_template`",
-    ),
-    "user_defined": "use `type: chat_template` with a template of your own",
-    "alpaca": "use `type: alpaca`, or `type: chat_template` for another prompt",
-    "chat_template": "use `type: chat_template`",
-    "completion": "use `type: completion`",
+    "llama2_chat": f"{_CHAT}llama2`",
+    "pygmalion": f"{_CHAT}jinja` and a template of your own",
+    "messages": "use `type: chat_template`",
+    "metharme": _OWN_PROMPT,
+    "creative_acr.load_critique": _OWN_PROMPT,
+    "creative_acr.load_revise": _OWN_PROMPT,
+    "user_defined": "use a mapping as `type`",
+    "zephyr": "write the better and the worse answer into fields of their own, and use "
+    "`type: preference:chat_template`",
+    "passthrough": "use `type: preference`",
+    "orpo": "use `type: chat_template.argilla`",
+    "stepwise_supervised": _REWARD,
+    **dict.fromkeys(("rwd", "ebft_opencode", "ebft_pretrain", "ebft_strided_structured"),
+                    "reinforcement learning is not supported"),
 }  # fmt: skip
-"""Advice on a `type`, by what stands before its first `.` or `:`."""
+"""Types that do not exist here, by their name or what stands before its first `.` or `:`: what to
+do instead."""

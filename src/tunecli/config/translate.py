@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import Problem
-from .axolotl import ENTRY_KEYS, FSDP_KEYS, KEYS, TYPES, Rule
+from .axolotl import ENTRY_KEYS, FOREIGN_TYPES, FSDP_KEYS, KEYS, PAIR_TYPE, TYPES, Rule
 from .fields import value_in_words
 from .yaml import KeyPath
 
@@ -28,6 +28,7 @@ class Translation:
         self.problems: list[Problem] = []
         self.notes: list[tuple[KeyPath, str]] = []
         self.written_as: dict[KeyPath, KeyPath] = {}
+        paired = bool(tree.get("rl"))
         self._plugins(tree)
         self._keys(tree, (), KEYS)
         for name in ENTRY_LISTS:
@@ -35,7 +36,7 @@ class Translation:
             for index, entry in enumerate(entries if isinstance(entries, list) else []):
                 if isinstance(entry, dict):
                     self._keys(entry, (name, index), ENTRY_KEYS)
-                    self._type(entry, (name, index))
+                    self._type(entry, (name, index), paired)
         if isinstance(sharding := tree.get("fsdp_config"), dict):
             self._keys(sharding, ("fsdp_config",), FSDP_KEYS)
             self._value(sharding, ("fsdp_config", "transformer_layer_cls_to_wrap"), _as_list)
@@ -87,25 +88,21 @@ class Translation:
                 )
                 tree.pop("plugins", None)
 
-    def _type(self, entry: dict[str, Any], where: KeyPath) -> None:
+    def _type(self, entry: dict[str, Any], where: KeyPath, paired: bool) -> None:
         kind, path = entry.get("type"), (*where, "type")
-        if kind == "chat_template.default":
-            entry["type"] = "chat_template"
-        elif isinstance(kind, dict):
+        if not isinstance(kind, str):
+            return
+        shown = value_in_words(kind)
+        pair_keys = [k for k in ("field_chosen", "field_rejected") if entry.get(k) is not None]
+        if kind == PAIR_TYPE and (paired or pair_keys):
+            entry["type"] = "preference:chat_template"
+            entry.setdefault("field_prompt", entry.get("field_messages") or "messages")
+            self.notes.append((path, f"{shown} is read as {value_in_words(entry['type'])}"))
+        elif kind in TYPES:
+            entry["type"] = TYPES[kind]
+        elif advice := FOREIGN_TYPES.get(kind) or FOREIGN_TYPES.get(re.split("[.:]", kind)[0]):
             del entry["type"]
-            self.problems.append(
-                Problem(
-                    path, "must be the name of a format, not a mapping",
-                    "use `type: alpaca` with field_instruction, field_input and field_output, or "
-                    "`type: chat_template` with a template of your own",
-                )
-            )  # fmt: skip
-        elif isinstance(kind, str) and kind not in ("alpaca", "chat_template", "completion"):
-            advice = TYPES.get(re.split("[.:]", kind)[0])
-            if advice is not None:
-                del entry["type"]
-                shown = value_in_words(kind)
-                self.problems.append(Problem(path, f"{shown} is not supported", advice))
+            self.problems.append(Problem(path, f"{shown} is not supported", advice))
 
     def _value(self, tree: dict[str, Any], path: KeyPath, convert: Callable[[Any], Any]) -> None:
         name = str(path[-1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -29,7 +29,7 @@ class Rules:
     """Which rows are kept, and how long they may be; see the keys of the same names."""
 
     sequence_len: int
-    excess: Literal["drop", "truncate", "raise", "split"] = "drop"
+    excess: Literal["drop", "truncate", "raise", "split"] | None = "drop"
     overlap: int = 0
     min_sample_len: int = 0
     skip_invalid: bool = False
@@ -46,6 +46,10 @@ class Rules:
             config.skip_invalid_rows,
             config.dataset_exact_deduplication,
         )
+
+    def of(self, row_format: Format) -> Rules:
+        """Return the rules for a format, which decides on long rows where `excess` does not."""
+        return replace(self, excess=self.excess or row_format.excess)
 
 
 @dataclass(slots=True)
@@ -100,7 +104,7 @@ def open_format(
         DataError: The format or its template is unknown or cannot be used.
     """
     try:
-        return get_format(entry.type)(FormatContext(entry, config, tokenizer, warn))
+        return get_format(entry.format_name)(FormatContext(entry, config, tokenizer, warn))
     except DataError as error:
         raise DataError(f"{entry.path}: {error}") from None
 
@@ -127,6 +131,7 @@ def encode_block(
         DataError: A row is broken (unless invalid rows are skipped), or too long where that is
             an error. The message names file and line.
     """
+    rules = rules.of(row_format)
     result = EncodedBlock()
     rendered: list[Rendered | Tokens] = []
     done: list[tuple[int, int, int]] = []  # Part, number, and how many texts the row became.
@@ -183,8 +188,21 @@ def texts_of(row_format: Format, row: Row | DataError) -> list[Rendered | Tokens
     return [encoded.chosen, encoded.rejected] if isinstance(encoded, Pair) else [encoded]
 
 
+def _check_prompts(pair: list[Encoded]) -> None:
+    """Raise a `DataError` if the tokens before the answers of a preference pair differ."""
+    trained = [row.labels != IGNORE for row in pair]
+    one, two = (row.ids[: mask.argmax()] for row, mask in zip(pair, trained, strict=True))
+    if all(mask.any() for mask in trained) and not np.array_equal(one, two):
+        raise DataError(
+            "the tokens of the prompt are not the same for both answers: one of them grows into "
+            "the last token of the prompt; strip the answers, or end the prompt with a line break"
+        )
+
+
 def fit(group: list[Encoded], rules: Rules) -> tuple[list[Encoded], str]:
     """Return what is kept of a row (of both rows of a pair), or nothing; and its fate, if any."""
+    if len(group) == 2:
+        _check_prompts(group)
     lengths = [len(row.ids) for row in group]
     if min(lengths) < rules.min_sample_len:
         return [], "too_short"

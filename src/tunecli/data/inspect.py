@@ -250,7 +250,7 @@ class _Viewer:
                     problem, group = "", [Encoded(np.zeros(0, np.int32), np.zeros(0, np.int32))]
                     try:
                         group = encoder.encode(texts_of(row_format, row))
-                        fit(group, rules)
+                        fit(group, rules.of(row_format))
                     except DataError as error:
                         problem = str(error)
                     for answer, one in zip(

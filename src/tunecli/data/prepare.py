@@ -25,7 +25,7 @@ from .store import RowWriter, TokenRows
 from .tokenize import Encoder
 from .workers import encode_all
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 5
 """Part of the cache's key. Raise it with every change that gives other tokens or other files."""
 
 KEYS = (

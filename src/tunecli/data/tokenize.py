@@ -67,12 +67,15 @@ class Encoder:
         inner = probe.special_tokens_mask.index(0) if 0 in probe.special_tokens_mask else 0
         self.prefix: list[int] = probe.ids[:inner]
         self._backend.post_processor = None
+        # Does it put white space before every text? Then a later part cannot stand by itself.
+        first = self._backend.encode("a", add_special_tokens=False).tokens[:1]
+        self._prefixes = first != [] and first[0].startswith(("▁", "Ġ"))
         self.eos: int | None = tokenizer.eos_token_id
         self._control = control_tokens(tokenizer)
 
     def encode(self, rows: Sequence[Rendered | Tokens]) -> list[Encoded]:
         """Tokenize rows, on all cores unless TOKENIZERS_PARALLELISM is false."""
-        plain = [r.text for r in rows if isinstance(r, Rendered) and not r.literal]
+        plain = [r.text for r in rows if isinstance(r, Rendered) and not self._in_pieces(r)]
         encodings = iter(self._backend.encode_batch(plain, add_special_tokens=False))
         return [
             _given(row)
@@ -81,8 +84,11 @@ class Encoder:
             for row in rows
         ]
 
+    def _in_pieces(self, row: Rendered) -> bool:
+        return bool(row.literal) or (row.apart and not self._prefixes)
+
     def _tokenize(self, row: Rendered, encodings: Any) -> tuple[list[int], list[Span]]:
-        if not row.literal:
+        if not self._in_pieces(row):
             encoding = next(encodings)
             return encoding.ids, encoding.offsets
         ids: list[int] = []
@@ -98,7 +104,8 @@ class Encoder:
     def _pieces(self, row: Rendered) -> list[tuple[int, int, bool]]:
         """Cut the text at the real control tokens around those that were typed.
 
-        Tokenizers cut there anyway, so that the rest comes out as it always does.
+        Tokenizers cut there anyway, so that the rest comes out as it always does. A prompt that
+        stays apart ends a piece, too.
         """
         typed = set(row.literal)
         real = [span for span in self._control.find(row.text) if span not in typed]
@@ -111,7 +118,13 @@ class Encoder:
             right = min((a for a, _ in real if a >= end), default=len(row.text))
             pieces += [(done, left, False), (left, right, True)]
             done = right
-        return [*pieces, (done, len(row.text), False)]
+        pieces.append((done, len(row.text), False))
+        if row.apart and row.spans and not self._prefixes:
+            cut = row.spans[0][0]
+            at = next(i for i, (_, right, _) in enumerate(pieces) if right >= cut)
+            left, right, as_text = pieces[at]
+            pieces[at : at + 1] = [(left, cut, as_text), (cut, right, as_text)]
+        return pieces
 
     def _finish(self, row: Rendered, ids: list[int], offsets: list[Span]) -> Encoded:
         shift = 0
@@ -121,7 +134,9 @@ class Encoder:
         if row.append_eos:
             if self.eos is None:
                 raise DataError("the tokenizer has no eos token; set special_tokens.eos_token")
-            if not ids or ids[-1] != self.eos:
+            # An eos that ends the answer is that eos; one that ends the prompt is none.
+            answered = not row.spans or (offsets and offsets[-1][0] >= row.spans[-1][0])
+            if not answered or ids[-1] != self.eos:
                 ids = [*ids, self.eos]
         array = np.array(ids, np.int32)
         labels = np.full(len(ids), IGNORE, np.int32)

@@ -7,7 +7,7 @@ from pydantic_core import PydanticCustomError
 
 from .adapter import AdapterConfig
 from .checks import cross_problems
-from .data import DataConfig, DatasetEntry, MessageMappings
+from .data import DataConfig, DatasetEntry, MessageMappings, PromptFormat
 from .model import ModelConfig, SpecialTokens
 from .parallel import FsdpConfig, ParallelConfig
 from .run import RunConfig
@@ -43,6 +43,7 @@ __all__ = [
     "MessageMappings",
     "ModelConfig",
     "ParallelConfig",
+    "PromptFormat",
     "RunConfig",
     "SpecialTokens",
     "TrainingConfig",

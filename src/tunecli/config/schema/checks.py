@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...errors import Problem
+from .data import INSTRUCTION_KEYS, PAIR_KEYS, PromptFormat, parse_format
 
 if TYPE_CHECKING:
     from . import Config
@@ -22,6 +24,7 @@ def cross_problems(config: Config) -> Iterator[Problem]:
     yield from _adapter(config)
     yield from _precision(config)
     yield from _data(config)
+    yield from _formats(config)
     yield from _mixture(config)
     yield from _evaluation(config)
     yield from _sharding(config)
@@ -163,6 +166,47 @@ def _data(c: Config) -> Iterator[Problem]:
             ("pad_to_sequence_len",), "packs always have the length sequence_len",
             "remove pad_to_sequence_len: false, or sample_packing",
         )  # fmt: skip
+
+
+def _formats(c: Config) -> Iterator[Problem]:
+    for name, entries in (("datasets", c.datasets), ("test_datasets", c.test_datasets)):
+        for index, entry in enumerate(entries):
+            if isinstance(entry.type, PromptFormat):
+                for problem in _prompt_format(entry.type):
+                    yield replace(problem, path=(name, index, "type", *problem.path))
+                for key in sorted(entry.model_fields_set & set(PromptFormat.model_fields)):
+                    if getattr(entry, key) is not None:
+                        yield Problem(
+                            (name, index, key), f"{key} stands beside a type that is a mapping",
+                            f"put it there: type: {{{key}: ...}}",
+                        )  # fmt: skip
+
+
+def _prompt_format(prompt: PromptFormat) -> Iterator[Problem]:
+    foreign = prompt.model_fields_set & set(INSTRUCTION_KEYS)
+    if prompt.paired and foreign:
+        pair = sorted(prompt.model_fields_set & set(PAIR_KEYS))[0]
+        for key in sorted(foreign):
+            yield Problem(
+                (key,), f"{key} is for instructions, and {pair} makes the rows preference pairs",
+                "keep one of the two",
+            )  # fmt: skip
+    for key, known in prompt.names().items():
+        try:
+            pieces = parse_format(getattr(prompt, key) or "")
+        except ValueError as error:
+            yield Problem(
+                (key,), f"{key} is no format: {str(error).lower()}",
+                "write {{ and }} for braces that are text",
+            )  # fmt: skip
+            continue
+        for name in dict.fromkeys(name for _, name in pieces if name is not None):
+            if name not in known:
+                yield Problem(
+                    (key,), f"{key} names {{{name}}}, which is not known here",
+                    f"known: {', '.join(known)}; further fields of the rows are made known by "
+                    f"fields: [{name}]" if len(known) > 1 else f"known: {known[0]}",
+                )  # fmt: skip
 
 
 def _mixture(c: Config) -> Iterator[Problem]:

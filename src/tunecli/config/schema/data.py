@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
@@ -33,15 +34,100 @@ class MessageMappings(Section):
     `value`."""
 
 
+class PromptFormat(Section):
+    """A prompt of one's own, as `type` of a data source. In the formats `{name}` stands for a part
+    of the row; `{{` and `}}` are braces. With a key about prompt, chosen or rejected the rows are
+    preference pairs, otherwise instructions."""
+
+    system_prompt: str = ""
+    """System prompt of rows that have none of their own."""
+    system_format: str = "{system}"
+    """What is put in front where there is a system prompt and the format does not name it."""
+    field_system: str = "system"
+    """Field with the row's own system prompt, may be missing or empty."""
+    field_instruction: str = "instruction"
+    """Field with the task."""
+    field_input: str = "input"
+    """Field with further input, may be missing or empty."""
+    field_output: str = "output"
+    """Field with the answer."""
+    format: str = "{instruction} {input} "
+    """Prompt of rows with input: names instruction, input, system."""
+    no_input_format: str | None = None
+    """Prompt of rows without input. Left out: `format` if that names no input, `{instruction} ` if
+    `format` is left out, too; otherwise rows without input are errors."""
+    fields: list[str] = Field(default_factory=list)
+    """Further fields of the row that `format`, `no_input_format` and `prompt_format` may name."""
+    field_prompt: str = "prompt"
+    """Preference pairs: field with the prompt."""
+    field_chosen: str = "chosen"
+    """Preference pairs: field with the better answer."""
+    field_rejected: str = "rejected"
+    """Preference pairs: field with the worse answer."""
+    prompt_format: str = "{prompt}"
+    """Preference pairs: the prompt; names prompt, system."""
+    chosen_format: str = "{chosen}"
+    """Preference pairs: the better answer; names chosen."""
+    rejected_format: str = "{rejected}"
+    """Preference pairs: the worse answer; names rejected."""
+
+    @property
+    def paired(self) -> bool:
+        """Whether rows are preference pairs."""
+        return bool(self.model_fields_set & set(PAIR_KEYS))
+
+    def names(self) -> dict[str, list[str]]:
+        """Return what each format may name, by its key."""
+        if self.paired:
+            return {
+                "system_format": ["system"],
+                "prompt_format": ["prompt", "system", *self.fields],
+                "chosen_format": ["chosen"],
+                "rejected_format": ["rejected"],
+            }
+        return {
+            "system_format": ["system"],
+            "format": ["instruction", "input", "system", *self.fields],
+            "no_input_format": ["instruction", "system", *self.fields],
+        }
+
+
+PAIR_KEYS = (
+    "field_prompt", "field_chosen", "field_rejected", "prompt_format", "chosen_format",
+    "rejected_format",
+)  # fmt: skip
+"""Keys of `PromptFormat` that make the rows preference pairs."""
+
+INSTRUCTION_KEYS = (
+    "field_instruction", "field_input", "field_output", "format", "no_input_format",
+)  # fmt: skip
+"""Keys of `PromptFormat` that do not go with these."""
+
+
+def parse_format(text: str) -> list[tuple[str, str | None]]:
+    """Part a format string into texts, each with the name in braces behind it, if there is one.
+
+    Raises:
+        ValueError: A brace stands alone, or something else than a name stands in braces.
+    """
+    pieces = []
+    for before, name, spec, conversion in string.Formatter().parse(text):
+        if spec or conversion or name == "":
+            raise ValueError("only a name may stand in braces")
+        pieces.append((before, name))
+    return pieces
+
+
 class DatasetEntry(Section):
     """One data source and its format."""
 
     path: str = Field(min_length=1)
     """File, folder, glob, saved `datasets` directory, or Hub id. What exists locally never
     touches the network."""
-    type: str = "chat_template"
-    """Format: `chat_template`, `alpaca`, `completion`, `input_output`, `tokenized`, or one
-    registered with `tunecli.register_format`."""
+    type: str | PromptFormat = "chat_template"
+    """Format: `chat_template`, `alpaca`, `prompt_completion`, `completion`, `input_output`,
+    `text_spans`, `tokenized`, `preference`, another name of docs/data-formats.md, one registered
+    with `tunecli.register_format`, or a mapping that says how the prompt looks."""
     ds_type: FileType | None = None
     """Kind of file, where the name does not tell."""
     data_files: str | list[str] | None = None
@@ -59,20 +145,30 @@ class DatasetEntry(Section):
     """How often each row of this source counts in an epoch."""
 
     field: str = "text"
-    """`completion`: field with the text."""
+    """`completion` and `text_spans`: field with the text."""
     field_messages: str | None = None
     """`chat_template`: field with the list of messages. Left out: `messages`, or
     `conversations`."""
     field_tools: str = "tools"
     """`chat_template`: field with the list of tool definitions, if a row has one."""
     field_system: str | None = None
-    """`chat_template`: field with the row's system prompt, if it has one. Left out: `system`."""
-    field_instruction: str = "instruction"
-    """`alpaca`: field with the task."""
-    field_input: str = "input"
-    """`alpaca`: field with further input, may be missing or empty."""
-    field_output: str = "output"
-    """`alpaca`: field with the answer."""
+    """`chat_template`, instructions and preference pairs: field with the row's system prompt, may
+    be missing or empty. This and the following keys, left out: the field that is usual for the
+    `type`."""
+    field_instruction: str | None = None
+    """Instructions (`alpaca` and the like): field with the task."""
+    field_input: str | None = None
+    """Instructions: field with further input, may be missing or empty."""
+    field_output: str | None = None
+    """Instructions: field with the answer."""
+    field_prompt: str | None = None
+    """`prompt_completion` and `preference`: field with the prompt."""
+    field_completion: str | None = None
+    """`prompt_completion`: field with the answer."""
+    field_chosen: str | None = None
+    """`preference`: field with the better answer."""
+    field_rejected: str | None = None
+    """`preference`: field with the worse answer."""
     message_property_mappings: MessageMappings = Field(default_factory=MessageMappings)
     """Names of role, content and any other property in a message."""
     message_field_role: str | None = None
@@ -121,6 +217,13 @@ class DatasetEntry(Section):
     drop_system_message: bool = False
     """`chat_template`: remove system messages of the data."""
 
+    @property
+    def format_name(self) -> str:
+        """Name of the registered format."""
+        if isinstance(self.type, PromptFormat):
+            return "preference" if self.type.paired else "alpaca"
+        return self.type
+
 
 class DataConfig(Section):
     """Data sources, formats, lengths, packing and the prepared cache."""
@@ -145,14 +248,16 @@ class DataConfig(Section):
     eot_tokens: list[str] = Field(default_factory=list)
     """Texts that end a turn, where they are neither the tokenizer's eos nor a special token."""
     train_on_inputs: bool = False
-    """`alpaca`: train the prompt, too. `chat_template`: train what every role says."""
+    """Instructions, `prompt_completion`, `input_output` and `text_spans`: train the prompt (what
+    is not marked), too. `chat_template`: train what every role says."""
 
-    excess_length_strategy: Literal["drop", "truncate", "raise", "split"] = "drop"
+    excess_length_strategy: Literal["drop", "truncate", "raise", "split"] | None = None
     """What happens to rows above `sequence_len`: dropped, cut, an error, or split into pieces of
-    that length, each a row of its own. Counts are reported."""
+    that length, each a row of its own. Left out: `completion` rows are split, others dropped.
+    Counts are reported."""
     split_overlap: Annotated[int, Field(ge=0)] = 0
-    """`excess_length_strategy: split`: tokens that a piece repeats of the one before, as context
-    that is not trained again."""
+    """Tokens that a piece of a split row repeats of the one before, as context that is not trained
+    again."""
     skip_invalid_rows: bool = False
     """Skip rows that are broken (bad JSON, missing fields, unknown roles), count them and name the
     first ones. `false`: the first one is an error."""

@@ -5,7 +5,7 @@ Importing this package fills the registry with the formats that come along.
 
 from __future__ import annotations
 
-from . import alpaca, chat_template, completion, input_output, tokenized
+from . import chat_template, completion, input_output, instruction, preference, tokenized
 from .base import Format, FormatContext, Rendered, Tokens, get_format, register_format
 
 __all__ = [
@@ -13,11 +13,12 @@ __all__ = [
     "FormatContext",
     "Rendered",
     "Tokens",
-    "alpaca",
     "chat_template",
     "completion",
     "get_format",
     "input_output",
+    "instruction",
+    "preference",
     "register_format",
     "tokenized",
 ]

@@ -6,7 +6,7 @@ import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from ...config.schema.data import DataConfig, DatasetEntry
 from ...errors import DataError
@@ -26,6 +26,8 @@ class Rendered:
             they are tokenized as ordinary text.
         weights: Weight of each span's tokens in the loss, at least 0; `None`: all 1.
         append_eos: Whether the tokenizer's eos follows, trained.
+        apart: Whether what stands before the first span is tokenized by itself, as a prompt is at
+            inference. Tokenizers that put white space before every text cannot do it.
     """
 
     text: str
@@ -33,6 +35,7 @@ class Rendered:
     literal: list[Span] = field(default_factory=list)
     append_eos: bool = False
     weights: list[float] | None = None
+    apart: bool = False
 
 
 @dataclass(slots=True)
@@ -79,6 +82,8 @@ class Format(ABC):
     """Turns rows of one kind into text with trained spans. One instance serves one source."""
 
     name: ClassVar[str] = ""
+    excess: ClassVar[Literal["drop", "split"]] = "drop"
+    """What happens to rows above `sequence_len` where the configuration does not say."""
 
     def __init__(self, context: FormatContext) -> None:
         self.context = context
@@ -125,8 +130,10 @@ def get_format(name: str) -> type[Format]:
     Raises:
         DataError: There is none; the message lists the known names.
     """
-    if name in _FORMATS:
-        return _FORMATS[name]
+    # What stands behind a colon is a style, which the format knows: `alpaca:chat`.
+    found = _FORMATS.get(name) or _FORMATS.get(name.partition(":")[0])
+    if found is not None:
+        return found
     near = difflib.get_close_matches(name, _FORMATS, n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     raise DataError(f"unknown data format {name!r}{hint}; known: {', '.join(sorted(_FORMATS))}")
@@ -139,17 +146,39 @@ def kind(value: object) -> str:
     return names.get(type(value), type(value).__name__)
 
 
-def text_field(row: Row, name: str, optional: bool = False) -> str:
-    """Return the text in field `name` of a row; `""` if it may be missing and is.
+def field_value(row: Row, name: str | tuple[str, ...], key: str | None = None) -> tuple[str, Any]:
+    """Return the name and the value of a field; of several, those of the first that the row has.
+
+    Args:
+        row: The row.
+        name: The field, or several.
+        key: Key of the configuration that names it.
+
+    Raises:
+        DataError: The row has none of them.
+    """
+    candidates = (name,) if isinstance(name, str) else name
+    for candidate in candidates:
+        if candidate in row:
+            return candidate, row[candidate]
+    remedy = f"; name the right one with {key}" if key else ""
+    raise DataError(
+        f"field {' or '.join(map(repr, candidates))} is missing; the row has "
+        f"{', '.join(map(repr, row)) or 'no fields'}{remedy}"
+    )
+
+
+def text_field(
+    row: Row, name: str | tuple[str, ...], optional: bool = False, key: str | None = None
+) -> str:
+    """Return the text in a field of a row, see `field_value`; `""` if it may be missing and is.
 
     Raises:
         DataError: The field is missing, or holds no text.
     """
-    value = row.get(name)
-    if value is None and optional:
+    if optional and all(row.get(n) is None for n in ((name,) if isinstance(name, str) else name)):
         return ""
-    if name not in row:
-        raise DataError(f"field {name!r} is missing; the row has {', '.join(map(repr, row))}")
+    found, value = field_value(row, name, key)
     if not isinstance(value, str):
-        raise DataError(f"field {name!r} must be a text, not {kind(value)}")
+        raise DataError(f"field {found!r} must be a text, not {kind(value)}")
     return value

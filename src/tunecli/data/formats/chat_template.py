@@ -103,17 +103,26 @@ class ChatTemplate(Format):
                 "the model's family"
             )
 
-    def encode(self, row: Row) -> Rendered:
-        """Render the conversation; the spans are the trained turns."""
+    def encode(self, row: Row, answers: int | None = None) -> Rendered:
+        """Render the conversation; the spans are the trained turns.
+
+        Only turns of the last `answers` messages are trained, if given.
+        """
         messages, wishes = self.messages(row)
         conversation = self.renderer.render(messages, _tools(row.get(self.entry.field_tools)))
         wanted = [i for i, m in enumerate(messages) if m["role"] in self.trained]
+        first = 0 if answers is None else len(messages) - answers
+        wanted = [i for i in wanted if i >= first]
         if self.entry.train_on_last_turn_only:
             wanted = wanted[-1:]
         if conversation.generated is not None:
             spans = self._tagged(conversation.generated, wishes)
-            return Rendered(conversation.text, spans, conversation.literal)
-        wanted = [i for i, wish in enumerate(wishes) if wish.wanted(i in wanted)]
+            return Rendered(
+                conversation.text,
+                spans[-len(wanted) if answers else None :],
+                conversation.literal,
+            )
+        wanted = [i for i, w in enumerate(wishes) if i >= first and w.wanted(i in wanted)]
         trained = self._spans(conversation, messages, wanted, wishes)
         weights = [weight for _, _, weight in trained]
         return Rendered(
@@ -239,6 +248,10 @@ class ChatTemplate(Format):
             raise DataError("parts of a content that split_thinking cuts cannot be trained")
         message[key] = match[1].strip()
         message["content"] = match[2].lstrip()
+
+    def says(self, message: dict[str, Any]) -> str | None:
+        """Return the role of a message by its name in chat templates, `None` if it is unknown."""
+        return self.roles.get(message.get(self._names(message)["role"], ""))
 
     def _role(self, name: str) -> str:
         if name not in self.roles:

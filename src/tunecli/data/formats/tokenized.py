@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import compress
+
 from ...errors import DataError
 from .base import Format, Row, Tokens, kind, register_format
 
@@ -12,11 +14,12 @@ IGNORE = -100
 class Tokenized(Format):
     """Takes `input_ids` as they are: no bos, no eos. Without `labels` every token is trained.
 
-    Positions whose `attention_mask` is 0 (padding) are removed.
+    `weights` are those of the tokens in the loss. Positions whose `attention_mask` is 0 (padding)
+    are removed.
     """
 
     def encode(self, row: Row) -> Tokens:
-        """Return ids and labels."""
+        """Return ids, labels and weights."""
         ids = _integers(row, "input_ids")
         if any(i < 0 for i in ids):
             raise DataError("'input_ids' holds a negative id")
@@ -25,13 +28,20 @@ class Tokenized(Format):
             raise DataError(f"{len(labels)} labels for {len(ids)} input_ids")
         if any(i < 0 and i != IGNORE for i in labels):
             raise DataError("'labels' may hold ids and -100 (not trained) only")
+        weights = row.get("weights")
+        if weights is not None:
+            if not isinstance(weights, list) or len(weights) != len(ids):
+                raise DataError("'weights' must hold a number for each of input_ids")
+            if not all(type(w) in (int, float) and 0 <= w < 1e9 for w in weights):
+                raise DataError("'weights' must hold numbers of at least 0 only")
         if row.get("attention_mask") is not None:
             mask = _integers(row, "attention_mask")
             if len(mask) != len(ids) or set(mask) - {0, 1}:
                 raise DataError("'attention_mask' must hold 0 or 1 for each of input_ids")
-            ids = [i for i, kept in zip(ids, mask, strict=True) if kept]
-            labels = [i for i, kept in zip(labels, mask, strict=True) if kept]
-        return Tokens(ids, labels)
+            ids = list(compress(ids, mask))
+            labels = list(compress(labels, mask))
+            weights = list(compress(weights, mask)) if weights is not None else None
+        return Tokens(ids, labels, weights)
 
 
 def _integers(row: Row, name: str) -> list[int]:
