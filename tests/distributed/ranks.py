@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import tunecli.api
 from tunecli import data
@@ -163,18 +165,31 @@ def fail(rank: int, how: str) -> int:
     return me
 
 
+class AllReduces(TorchDispatchMode):
+    """Counts all-reduces.
+
+    Not `CommDebugMode`, which also follows modules and loses its way in some of transformers'.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(isinstance(arg, DTensor) for arg in tree_leaves((args, kwargs))):
+            # DTensor takes it apart, and calls again.
+            return NotImplemented
+        self.count += "all_reduce" in str(func) or "allreduce" in str(func)
+        return func(*args, **(kwargs or {}))
+
+
 def reductions(config: Config) -> tuple[int, int]:
     """All-reduces over `tp` in the forward and in the backward pass of one micro-batch."""
-    from torch.distributed.tensor.debug import CommDebugMode
-
-    def count(mode: CommDebugMode) -> int:
-        return sum(n for op, n in mode.get_comm_counts().items() if "all_reduce" in str(op))
-
     with join_processes() as processes:
         job = build(config, processes, Reporter(quiet=True))
         (batch,) = job.train_loader.step(0, 0).micro_batches
-        with CommDebugMode() as forward:
+        with AllReduces() as forward:
             logits, _ = job.loss.logits(job.model, batch)
-        with CommDebugMode() as backward:
+        with AllReduces() as backward:
             torch.autograd.backward(logits.sum())
-    return count(forward), count(backward)
+    return forward.count, backward.count

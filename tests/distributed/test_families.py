@@ -64,8 +64,8 @@ def test_family_on_three_axes(bench: Bench, family_root: Path, kind: str) -> Non
     ("kind", "message"),
     [
         ("gpt2", "gpt2 has no tensor-parallel plan in transformers"),
-        ("mixtral", "the tensor-parallel plan of mixtral has the style"),
-        ("qwen3_moe", "the tensor-parallel plan of qwen3_moe has the style"),
+        ("mixtral", "experts .mixtral. is not supported"),
+        ("qwen3_moe", "experts .qwen3_moe. is not supported"),
     ],
 )
 def test_a_family_that_cannot_be_split_is_refused_by_name(
@@ -75,3 +75,10 @@ def test_a_family_that_cannot_be_split_is_refused_by_name(
     # Only the model's config is there: no weight can have been read.
     with pytest.raises(ConfigError, match=message):
         check_layout(config, AutoConfig.for_model(kind), Layout(tp=2))
+
+
+def test_an_unknown_style_is_refused_by_name(bench: Bench) -> None:
+    model_config = AutoConfig.for_model("llama")
+    model_config.base_model_tp_plan = {"layers.*.mlp.up_proj": "spiral"}
+    with pytest.raises(ConfigError, match="plan of llama has the style 'spiral'"):
+        check_layout(bench.config(Layout(tp=2)), model_config, Layout(tp=2))

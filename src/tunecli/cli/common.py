@@ -53,7 +53,8 @@ def silence_libraries(reporter: Reporter) -> None:
     # Weights on a mesh of several axes are gathered in as many messages: true, and all right.
     logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
     # bitsandbytes, where it is installed, tells every run about a kernel that few of them want.
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    for name in ("bitsandbytes", "kernels"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     datasets.disable_progress_bars()
     transformers.utils.logging.disable_progress_bar()
     if not reporter.interactive:

@@ -105,6 +105,10 @@ def plan_problem(model_config: Any) -> str | None:
     plan = getattr(model_config, "base_model_tp_plan", None)
     if not plan:
         return f"{kind} has no tensor-parallel plan in transformers"
+    # transformers 5.25 moved experts from this plan to one of their own (expert parallelism):
+    # what is left names attention alone and says nothing of the rest.
+    if getattr(model_config, "num_experts_per_tok", None):
+        return f"tensor parallelism of experts ({kind}) is not supported; use dp_shard_size"
     for pattern, style in plan.items():
         if style not in STYLES:
             return (
