@@ -126,9 +126,6 @@ KEYS: Mapping[str, Rule] = dict(
         ("device_map", _unsupported("use `dp_shard_size` or `tensor_parallel_size` to spread a "
                                     "model over devices", ("auto",))),
         ("gemma4_hybrid_attn_impl", _unsupported("use `attn_implementation`")),
-        ("torch_compile", _unsupported("remove the key")),
-        *_each("torch_compile_backend torch_compile_mode",
-               _unsupported("there is no torch_compile")),
         ("activation_offloading", _unsupported("use `gradient_checkpointing: true`")),
         ("max_packed_sequence_len", _unsupported("use `sample_packing: true` and `sequence_len`")),
         ("push_dataset_to_hub", _unsupported("upload the data with `hf upload`")),

@@ -107,6 +107,7 @@ def document_arguments(model: PreTrainedModel, documents: Documents) -> dict[str
     return {}
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def varlen_attention(
     module: torch.nn.Module,
     query: torch.Tensor,
@@ -122,7 +123,8 @@ def varlen_attention(
     """Causal attention inside each document; an attention function of transformers.
 
     On NVIDIA GPUs torch's own kernel for sequences of different lengths, elsewhere one document
-    after the other.
+    after the other. Never compiled: its documents differ from batch to batch, and the layers
+    around it would be compiled again for each new number of them.
 
     Args:
         module: Unused.

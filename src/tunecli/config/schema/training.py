@@ -74,6 +74,13 @@ class TrainingConfig(Section):
     gradient_checkpointing_kwargs: CheckpointingKwargs = Field(default_factory=CheckpointingKwargs)
     """How activations are recomputed."""
 
+    torch_compile: bool = False
+    """Compile each decoder layer. The first steps take longer, every other one less."""
+    torch_compile_backend: str = "inductor"
+    """Compiler. `inductor` needs a C++ compiler on CPU, and Triton on a GPU."""
+    torch_compile_mode: Literal["default", "max-autotune-no-cudagraphs"] = "default"
+    """How long `inductor` looks for faster kernels."""
+
     early_stopping_patience: Count | None = None
     """Stop after this many evaluations without a better loss."""
     loss_watchdog_threshold: Positive | None = None
